@@ -12,7 +12,7 @@ use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::number::real;
 use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::{DateTime, Utc};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use regex::Regex;
 
 use crate::aws::Aws;
@@ -40,8 +40,8 @@ pub struct Found {
     pub checkpoints: Vec<Checkpoint>,
     pub known: Known,
     pub protected: Protected,
-    /// Of all objects, also those of no checkpoint: all of them are restored.
-    pub bytes: u64,
+    /// All objects, also those of no checkpoint: all of them are restored.
+    pub objects: Vec<StoredObject>,
     /// A file that says what must be kept, and could not be read.
     pub unread: Option<String>,
 }
@@ -60,7 +60,7 @@ pub async fn read(
             trackers: BTreeMap::new(),
         },
         protected: Protected::default(),
-        bytes: objects.iter().map(|object| object.bytes).sum(),
+        objects: Vec::new(),
         unread: None,
     };
     let is_tracker = |object: &&StoredObject| Known::is_tracker(&object.key);
@@ -74,6 +74,7 @@ pub async fn read(
         }
     }
     found.checkpoints = find(&objects, &found.known, now);
+    found.objects = objects;
     found.protected.best = best(aws, place, &found.checkpoints, &mut found.unread).await;
     Ok(found)
 }
@@ -139,9 +140,9 @@ async fn small(
 pub struct Chosen {
     pub step: Option<u64>,
     pub written_at: DateTime<Utc>,
-    /// The newest whole step of its series.
-    pub newest_step: Option<u64>,
-    /// The folder of the copy, beside the trial's.
+    /// The whole ones of its writer in its folder.
+    pub series: Vec<Checkpoint>,
+    /// The folder of the copy, beside the trial's; no run has used it.
     pub folder: TrialId,
     pub from: String,
     pub to: String,
@@ -150,11 +151,23 @@ pub struct Chosen {
     pub there: Vec<StoredObject>,
 }
 
+impl Found {
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|object| object.bytes).sum()
+    }
+}
+
 impl Chosen {
-    /// Its step as a share of the newest one's.
-    pub fn share_of_newest(&self) -> Option<f64> {
-        let newest = self.newest_step.filter(|newest| *newest > 0)?;
-        Some(real(self.step?) / real(newest))
+    /// Its step over that of the newest that the trial itself had written by `until`; 0 without steps.
+    pub fn share_of_trial(&self, until: Option<DateTime<Utc>>) -> f64 {
+        let own = self.series.iter();
+        let newest = own
+            .filter(|one| until.is_none_or(|until| one.written_at <= until))
+            .filter_map(|one| one.step)
+            .max()
+            .filter(|newest| *newest > 0);
+        let share = self.step.zip(newest);
+        share.map_or(0.0, |(step, newest)| real(step) / real(newest))
     }
 }
 
@@ -174,15 +187,15 @@ impl From<AwsError> for NotChosen {
     }
 }
 
-/// Finds a checkpoint of a trial by its name, and what there is of its copy.
+/// Finds a checkpoint of a trial by its name, and what there is of its copy. `used`: folders that runs have
+/// written to.
 pub async fn choose(
     aws: &Aws,
     place: &CheckpointPlace,
-    trial: TrialId,
     name: &str,
+    used: &BTreeSet<TrialId>,
     now: DateTime<Utc>,
 ) -> Result<Chosen, NotChosen> {
-    let objects = aws.list_objects(&place.s3_uri).await?;
     let found = read(aws, place, now).await?;
     let Some(one) = found.checkpoints.iter().find(|one| one.name == name) else {
         let whole = found.checkpoints.iter().filter(|one| one.is_complete());
@@ -199,36 +212,43 @@ pub async fn choose(
             return Err(NotChosen::Incomplete(format!("it lacks {missing}")));
         }
     }
-    let folder = copy::folder(trial, name);
+    let folder = copy::folder(place.trial, name, used);
     let base = place.s3_uri.rsplit_once('/').map_or("", |(base, _)| base);
     let to = format!("{base}/{folder}");
-    let of_series = found.checkpoints.iter().filter(|other| {
-        other.is_complete() && other.writer == one.writer && other.folder() == one.folder()
-    });
+    let whole = found.checkpoints.iter().filter(|one| one.is_complete());
     Ok(Chosen {
         step: one.step,
         written_at: one.written_at,
-        newest_step: of_series.filter_map(|other| other.step).max(),
+        series: whole
+            .filter(|other| other.is_of_series(one))
+            .cloned()
+            .collect(),
         folder,
         from: place.s3_uri.clone(),
-        copy: copy::of(one, &objects, &found.known),
+        copy: copy::of(one, &found.objects),
         there: aws.list_objects(&to).await?,
         to,
     })
 }
 
-/// Copies what is missing of a checkpoint, several objects at a time, and writes its trackers last.
+/// Copies what is missing of a checkpoint, several objects at a time, and writes its trackers last. All that
+/// can be copied is, also where something fails.
 pub async fn copy_missing(aws: &Aws, chosen: &Chosen) -> Result<(), AwsError> {
     let copies = chosen.copy.missing(&chosen.there).map(|object| {
         let from = format!("{}/{}", chosen.from, object.from);
         let to = format!("{}/{}", chosen.to, object.to);
-        async move { aws.copy_object(&from, &to, object.bytes).await }
+        async move { aws.copy_object(&from, &to, object).await }
     });
     let copies: Vec<_> = copies.collect();
-    futures::stream::iter(copies)
+    let ended: Vec<Result<(), AwsError>> = futures::stream::iter(copies)
         .buffer_unordered(COPIED_AT_ONCE)
-        .try_collect::<()>()
-        .await?;
+        .collect()
+        .await;
+    ended.into_iter().collect::<Result<(), AwsError>>()?;
+    // Another process may have copied it meanwhile, and a run may have begun.
+    if chosen.copy.is_done(&aws.list_objects(&chosen.to).await?) {
+        return Ok(());
+    }
     for tracker in &chosen.copy.trackers {
         let key = format!("{}/{}", chosen.to, tracker.key);
         aws.put_object(&key, tracker.text.clone().into_bytes())

@@ -13,7 +13,7 @@ use bakeoff_domain::doctor::{
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::price;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{MetricQuery, PageRequest, Window};
+use bakeoff_domain::sagemaker::ports::{LogRequest, MetricQuery, PageRequest, Window};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
 
@@ -165,7 +165,7 @@ async fn rights(aws: &Aws, wanted: &Wanted, caller: &Caller, installation: &str)
         Ok(arn) => ask(aws, arn, &questions).await,
         Err(error) => Err(error.clone()),
     };
-    let own = questions_of_service(wanted, &caller.account, installation);
+    let own = questions_of_service(wanted, caller, installation);
     let own_jobs = of_service(own).await;
     let Some(role) = wanted.role_arn.as_deref() else {
         return Rights {
@@ -195,20 +195,20 @@ async fn principal_arn(aws: &Aws, caller: &Caller) -> Result<String, AwsError> {
 }
 
 async fn ask(aws: &Aws, principal: &str, questions: &[Question]) -> Answered {
-    let mut decisions = Vec::new();
-    for question in questions {
-        decisions.extend(aws.simulate(principal, question).await?);
-    }
-    Ok(decisions)
+    let all = questions
+        .iter()
+        .map(|question| aws.simulate(principal, question));
+    let answers = join_all(all).await;
+    let decisions: Result<Vec<_>, AwsError> = answers.into_iter().collect();
+    Ok(decisions?.into_iter().flatten().collect())
 }
 
 async fn look_at_bucket(aws: &Aws, bucket: &str, places: Vec<&S3Place>) -> BucketFound {
     let region = aws.bucket_region(bucket).await;
-    let mut listed = Vec::new();
-    // The service itself only reads what jobs write.
-    for place in places.into_iter().filter(|place| place.is_written) {
-        listed.push((place.uri.clone(), aws.try_objects(&place.uri).await));
-    }
+    let looks = places
+        .into_iter()
+        .map(async |place| (place.clone(), aws.has_objects(&place.uri).await));
+    let listed = join_all(looks).await;
     BucketFound {
         bucket: bucket.to_owned(),
         region,
@@ -233,15 +233,32 @@ async fn reads(aws: &Aws, region: &str, installation: &str, now: DateTime<Utc>) 
     };
     let (job_list, logs, metrics, price_list) = tokio::join!(
         aws.list(&page),
-        aws.log_streams(&nobody),
+        the_log(aws, &nobody),
         a_metric(aws, &nobody, now),
         aws.try_price_list(region),
     );
     Reads {
         job_list: job_list.map(drop),
-        logs: logs.map(drop),
+        logs,
         metrics,
         price_list,
+    }
+}
+
+/// Lists the streams of a job and reads one: neither is there, and only a denial says so.
+async fn the_log(aws: &Aws, job_name: &str) -> Result<(), AwsError> {
+    aws.log_streams(job_name).await?;
+    let first = LogRequest {
+        stream: format!("{job_name}/algo-1-0"),
+        since: None,
+        until: None,
+        from_start: true,
+        limit: 1,
+        token: None,
+    };
+    match aws.log_page(&first).await {
+        Ok(_) | Err(AwsError::NotFound(_)) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

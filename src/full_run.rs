@@ -2,9 +2,10 @@
 //! that it becomes to [`crate::intake`]. Nothing is written here.
 
 use bakeoff_domain::ids::TrialId;
-use bakeoff_domain::ranking::full_run::{self, FullRunOf};
+use bakeoff_domain::ranking::full_run::{self, ChosenCheckpoint, FullRunOf};
 use bakeoff_domain::ranking::outcome::Outcome;
 use bakeoff_domain::ranking::recommendation::Ranked;
+use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::spec::full_run::FullRunSpec;
 use bakeoff_planner::plan::Measured;
 use chrono::{DateTime, Utc};
@@ -36,6 +37,8 @@ pub enum NoFullRun {
         detail: String,
         fix: &'static str,
     },
+    /// AWS did not show the checkpoints.
+    Aws(AwsError),
     Store(StoreError),
 }
 
@@ -156,9 +159,16 @@ async fn beginning(
             fix: "set from_checkpoint to false, which starts at the first step in a folder of its own",
         });
     }
-    let share = chosen.as_ref().and_then(Chosen::share_of_newest);
+    let checkpoint = run.checkpoint.clone().zip(chosen.as_ref());
+    let of = FullRunOf {
+        checkpoint: checkpoint.map(|(name, one)| ChosenCheckpoint {
+            name,
+            share: one.share_of_trial(outcome.checkpoint_at),
+        }),
+        ..of
+    };
     Ok(Beginning {
-        of: share.map_or_else(|| of.clone(), |share| of.clone().from_earlier(share)),
+        of,
         folder: Some(folder),
         checkpoint_at: chosen.map(|one| one.written_at).or(outcome.checkpoint_at),
     })
@@ -185,25 +195,31 @@ async fn chosen(
             "the trial saves no checkpoints, or its region is not served".to_owned(),
         ));
     };
-    let found = artifacts::choose(&region.aws, &place, trial.trial_id, name, app.clock.now()).await;
+    let place = place.on(&trial.instance_type, trial.instance_count);
+    let used = app.store.folders_gone_on_in(experiment.id).await?;
+    let found = artifacts::choose(&region.aws, &place, name, &used, app.clock.now()).await;
+    let id = trial.trial_id;
     let found = found.map_err(|none| {
-        let id = trial.trial_id;
         let why = match none {
             NotChosen::Absent(whole) => {
-                format!("trial {id} has no {name}; whole are: {}", whole.join(", "))
+                format!(
+                    "trial {id} has no {name}; complete are: {}",
+                    whole.join(", ")
+                )
             }
-            NotChosen::Incomplete(why) => format!("{name} is not whole: {why}"),
-            NotChosen::Aws(error) => format!("the checkpoints could not be read: {error}"),
+            NotChosen::Incomplete(why) => format!("{name} is not complete: {why}"),
+            NotChosen::Aws(error) => return NoFullRun::Aws(error),
         };
         unknown(
             "/checkpoint",
-            "choose one of GET /v1/trials/{trial_id}/checkpoints",
+            "choose a complete one of the trial's checkpoints",
         )(why)
     })?;
     if purpose == Purpose::Start && !found.copy.is_done(&found.there) {
-        let detail = format!("{name} of trial {} is not copied", trial.trial_id);
-        let fix = "POST /v1/trials/{trial_id}/checkpoints/copy until it is done, then start again";
-        return Err(unknown("/checkpoint", fix)(detail));
+        let detail = format!(
+            "{name} is not copied, or a run went on in the last copy: POST /v1/trials/{id}/checkpoints/copy until it is done"
+        );
+        return Err(unknown("/checkpoint", "copy it first")(detail));
     }
     Ok(Some(found))
 }

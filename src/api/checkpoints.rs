@@ -65,7 +65,7 @@ pub struct CheckpointsView {
 #[schema(as = CheckpointLoss)]
 pub struct LossView {
     pub interval_seconds: u32,
-    /// Expected, at the price in force: half an interval is paid for again.
+    /// Expected, at the price that the trial was planned with: half an interval is paid for again.
     pub expected_usd: Usd,
     /// Just before the next checkpoint.
     pub most_usd: Usd,

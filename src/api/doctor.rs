@@ -1,6 +1,7 @@
 //! API views of the checks of an installation.
 
 use bakeoff_domain::doctor::{Check, CheckName, CheckState};
+use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,9 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Checkup {
     pub region: String,
+    /// The experiment whose role, image, buckets and types were looked at, because none were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_experiment: Option<ExperimentId>,
     /// No check failed. Those that could not be made do not count.
     pub ok: bool,
     pub checks: Vec<CheckView>,

@@ -31,6 +31,12 @@ pub struct FullRunOfView {
     pub cost_usd: Option<[Usd; 2]>,
     /// Of the trial, measured.
     pub tokens_per_second: f64,
+    /// The checkpoint that it goes on from, if it is not the trial's newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+    /// Hours and dollars of the trial that lie before the run's first step.
+    pub head_hours: f64,
+    pub head_usd: Usd,
     /// Hours that the trial trained, and what it cost.
     pub trial_hours: f64,
     pub trial_cost_usd: Usd,
@@ -38,6 +44,7 @@ pub struct FullRunOfView {
 
 impl From<FullRunOf> for FullRunOfView {
     fn from(of: FullRunOf) -> Self {
+        let (head_hours, head_usd) = (of.head_hours(), of.head_usd());
         let FullRunOf {
             experiment_id,
             trial_id,
@@ -47,6 +54,7 @@ impl From<FullRunOf> for FullRunOfView {
             projected_cost_usd,
             cost_usd,
             tokens_per_second,
+            checkpoint,
             trial_hours,
             trial_cost_usd,
         } = of;
@@ -59,6 +67,9 @@ impl From<FullRunOf> for FullRunOfView {
             projected_cost_usd,
             cost_usd,
             tokens_per_second,
+            checkpoint: checkpoint.map(|chosen| chosen.name),
+            head_hours,
+            head_usd,
             trial_hours,
             trial_cost_usd,
         }

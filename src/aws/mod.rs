@@ -1,4 +1,4 @@
-//! AWS as the tasks see it: every outgoing call passes the limiter of its operation and is counted,
+//! AWS as tasks and handlers see it: every outgoing call passes the limiter of its operation and is counted,
 //! page by page. The ports define what a call means; the domain decides what to do next.
 //!
 //! The absence of a job is believed only for the account that owns this installation's jobs: see

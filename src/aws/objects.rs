@@ -1,16 +1,19 @@
-//! Objects in S3, each call paced and counted.
+//! Objects in S3, each call paced and counted. What they mean is decided elsewhere.
 
 use bakeoff_domain::checkpoint::StoredObject;
+use bakeoff_domain::checkpoint::copy::Copied;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::PartCopy;
+use bakeoff_domain::sagemaker::ports::{CopySource, PartCopy};
 use chrono::{DateTime, Utc};
 
 use super::{Aws, LIST_PAGES_MAX, Operation};
 use crate::pulse::Pulse;
 
-/// Larger objects are copied in parts of this size: S3 copies some hundred megabytes a second, and no call
-/// takes longer than the timeout.
-const PART_BYTES: u64 = 512 * 1024 * 1024;
+/// Larger objects are copied in parts of this size, so that no call takes longer than its timeout, also
+/// where S3 copies only some ten megabytes a second.
+const PART_BYTES: u64 = 128 * 1024 * 1024;
+/// Tries of a call that copies.
+const TRIES: u32 = 4;
 
 impl Aws {
     /// The time the newest object below a prefix was written.
@@ -63,40 +66,48 @@ impl Aws {
             0,
         )
     }
+
     pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError> {
         self.wait_for(Operation::HeadBucket).await?;
         let reply = self.ports.objects.bucket_region(bucket).await;
         self.count(Operation::HeadBucket, reply, 0)
     }
 
-    /// Whether the objects below a prefix may be listed: its first page.
-    pub async fn try_objects(&self, s3_uri: &str) -> Result<(), AwsError> {
+    /// Whether anything lies below a prefix, by the first page of its listing.
+    pub async fn has_objects(&self, s3_uri: &str) -> Result<bool, AwsError> {
         self.wait_for(Operation::ListObjectsV2).await?;
         let reply = self.ports.objects.list(s3_uri, None).await;
-        self.count(Operation::ListObjectsV2, reply, 0).map(drop)
+        let page = self.count(Operation::ListObjectsV2, reply, 0)?;
+        Ok(!page.items.is_empty())
     }
 
-    /// Copies an object within S3. A copy that breaks off leaves nothing behind that can be seen.
-    pub async fn copy_object(&self, from: &str, to: &str, bytes: u64) -> Result<(), AwsError> {
-        if bytes <= PART_BYTES {
-            self.wait_for(Operation::CopyObject).await?;
-            let reply = self.ports.objects.copy(from, to).await;
-            return self.count(Operation::CopyObject, reply, 0);
+    /// Copies an object within S3, unless it was written again since it was listed. A copy that breaks off
+    /// leaves nothing behind that can be seen.
+    pub async fn copy_object(&self, from: &str, to: &str, object: &Copied) -> Result<(), AwsError> {
+        let source = CopySource {
+            s3_uri: from,
+            written_at: object.written_at,
+        };
+        if object.bytes <= PART_BYTES {
+            let copy = || self.ports.objects.copy(source, to);
+            return self.several(Operation::CopyObject, copy).await;
         }
-        self.wait_for(Operation::CreateMultipartUpload).await?;
-        let upload = self.ports.objects.begin_upload(to).await;
-        let upload = self.count(Operation::CreateMultipartUpload, upload, 0)?;
-        let copied = self.copy_parts(from, to, &upload, bytes).await;
-        let etags = copied.as_deref().ok();
-        self.wait_for(Operation::CompleteMultipartUpload).await?;
-        let ended = self.ports.objects.end_upload(to, &upload, etags).await;
-        let ended = self.count(Operation::CompleteMultipartUpload, ended, 0);
+        let begin = || self.ports.objects.begin_upload(to);
+        let upload = self
+            .several(Operation::CreateMultipartUpload, begin)
+            .await?;
+        let copied = self.copy_parts(source, to, &upload, object.bytes).await;
+        let end = || {
+            let etags = copied.as_deref().ok();
+            self.ports.objects.end_upload(to, &upload, etags)
+        };
+        let ended = self.several(Operation::CompleteMultipartUpload, end).await;
         copied.and(ended)
     }
 
     async fn copy_parts(
         &self,
-        from: &str,
+        source: CopySource<'_>,
         to: &str,
         upload: &str,
         bytes: u64,
@@ -105,17 +116,37 @@ impl Aws {
         for number in 1..=bytes.div_ceil(PART_BYTES) {
             let first = (number - 1) * PART_BYTES;
             let part = PartCopy {
-                from,
+                source,
                 to,
                 upload,
                 number: i32::try_from(number).unwrap_or(i32::MAX),
                 first,
                 last: (first + PART_BYTES).min(bytes) - 1,
             };
-            self.wait_for(Operation::UploadPartCopy).await?;
-            let reply = self.ports.objects.copy_part(&part).await;
-            etags.push(self.count(Operation::UploadPartCopy, reply, 0)?);
+            let copy = || self.ports.objects.copy_part(&part);
+            etags.push(self.several(Operation::UploadPartCopy, copy).await?);
         }
         Ok(etags)
+    }
+
+    /// Makes a call that may be repeated, several times where AWS throttles or does not answer.
+    async fn several<T, F>(
+        &self,
+        operation: Operation,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, AwsError>
+    where
+        F: Future<Output = Result<T, AwsError>>,
+    {
+        let mut left = TRIES;
+        loop {
+            self.wait_for(operation).await?;
+            let reply = self.count(operation, call().await, 0);
+            left -= 1;
+            match reply {
+                Err(AwsError::Throttled(_) | AwsError::Unknown(_)) if left > 0 => {}
+                reply => return reply,
+            }
+        }
     }
 }

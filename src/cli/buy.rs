@@ -20,7 +20,7 @@ use crate::clock::real_sleep;
 use crate::ids;
 
 /// How often to look how far a copy is.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(super) struct BuyOptions {
@@ -29,7 +29,7 @@ pub(super) struct BuyOptions {
     /// Hard cap on what the run may spend; without it, the run is only shown.
     #[arg(long)]
     budget_usd: Option<Decimal>,
-    /// Another ranked candidate than the recommended one.
+    /// A ranked candidate other than the recommended one.
     #[arg(long)]
     candidate: Option<String>,
     /// `on_demand` or `spot`, where the candidate is ranked under both.
@@ -38,8 +38,8 @@ pub(super) struct BuyOptions {
     /// Start at the first step, not from the trial's checkpoints.
     #[arg(long)]
     from_scratch: bool,
-    /// The trial's checkpoint to go on from, such as checkpoint-500; the newest when absent. It is copied to
-    /// a prefix of its own first.
+    /// The trial's checkpoint to go on from, such as checkpoint-500; the newest when absent. With a budget, it
+    /// is copied to a prefix of its own first, where it stays.
     #[arg(long, conflicts_with = "from_scratch")]
     checkpoint: Option<String>,
     /// SageMaker's MaxRuntimeInSeconds; a quarter more than the projection when absent.

@@ -338,6 +338,12 @@ pub(super) fn full_run(shown: &FullRunPreview) {
         of.projected_hours, of.projected_cost_usd, of.trial_id, of.tokens_per_second
     );
     let start = match (of.from_checkpoint, shown.checkpoint_at) {
+        (true, Some(at)) if of.checkpoint.is_some() => format!(
+            "goes on from {} of {at}: {:.1} h and {} of the trial lie before it",
+            of.checkpoint.as_deref().unwrap_or_default(),
+            of.head_hours,
+            of.head_usd
+        ),
         (true, Some(at)) => {
             format!("goes on from the trial's checkpoints; the newest was seen at {at}")
         }

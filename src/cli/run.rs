@@ -67,7 +67,7 @@ pub(super) async fn to_the_end(
     experiments: &[ExperimentId],
     as_json: bool,
 ) -> anyhow::Result<ExitCode> {
-    follow(client, experiments, !as_json).await?;
+    follow(client, experiments, !as_json, |table| table.state.is_over()).await?;
     let mut ended = Vec::new();
     for id in experiments {
         ended.push(Ended {
@@ -106,11 +106,12 @@ async fn submit(client: &Client, file: &Path) -> anyhow::Result<CreatedExperimen
         .with_context(|| file.display().to_string())
 }
 
-/// Shows one bar per trial and one line per experiment until all have ended.
-async fn follow(
+/// Shows one bar per trial and one line per experiment until all are over.
+pub(super) async fn follow(
     client: &Client,
     experiments: &[ExperimentId],
     is_shown: bool,
+    is_over: impl Fn(&Comparison) -> bool,
 ) -> anyhow::Result<()> {
     let bars = MultiProgress::new();
     if !is_shown {
@@ -123,7 +124,7 @@ async fn follow(
             let table: Comparison = client
                 .get(&format!("/v1/experiments/{id}/comparison"))
                 .await?;
-            running += usize::from(!table.state.is_over());
+            running += usize::from(!is_over(&table));
             board.show(&bars, &table);
         }
         if running == 0 {

@@ -5,11 +5,9 @@ use axum::extract::State;
 use bakeoff_domain::checkpoint::cost::{self, Loss};
 use bakeoff_domain::checkpoint::keep::Fate;
 use bakeoff_domain::checkpoint::{Checkpoint, Wholeness};
-use bakeoff_domain::ids::TrialId;
-use bakeoff_domain::money::Usd;
+use bakeoff_domain::ids::{ExperimentId, TrialId};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::links;
-use rust_decimal::Decimal;
 
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Strict};
@@ -119,7 +117,8 @@ pub(super) async fn copy(
     let there = There::find(&app, caller, id).await?;
     let aws = &there.place.aws;
     let now = app.clock.now();
-    let chosen = artifacts::choose(aws, &there.prefix, id, &asked.checkpoint, now)
+    let used = app.store.folders_gone_on_in(there.experiment).await?;
+    let chosen = artifacts::choose(aws, &there.prefix, &asked.checkpoint, &used, now)
         .await
         .map_err(|none| there.not_chosen(none, &asked.checkpoint))?;
     let view = copy_view(asked.checkpoint, &chosen);
@@ -165,9 +164,8 @@ fn copy_view(checkpoint: String, chosen: &Chosen) -> CopyView {
 struct There {
     place: Place,
     prefix: CheckpointPlace,
-    /// Of all instances.
-    usd_per_hour: Option<Usd>,
-    interval_seconds: Option<u32>,
+    experiment: ExperimentId,
+    losses: Vec<Loss>,
 }
 
 impl There {
@@ -180,22 +178,19 @@ impl There {
                 "this trial saves no checkpoints: its experiment names no `checkpoint`",
             )
         })?;
-        let gpus = bakeoff_domain::catalog::find(&trial.plan.instance_type)
-            .map(|kind| kind.accelerator_count * trial.plan.instance_count);
         let plan = &trial.plan;
-        let instances = Decimal::from(plan.instance_count);
-        let price = plan.price.as_ref();
+        let interval = plan
+            .request
+            .as_ref()
+            .and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds));
+        let price = plan.price.as_ref().map(|price| price.usd_per_hour);
         Ok(Self {
-            usd_per_hour: price.map(|price| Usd(price.usd_per_hour.0 * instances)),
-            interval_seconds: plan
-                .request
-                .as_ref()
-                .and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds)),
+            experiment: trial.experiment_id,
+            losses: price.map_or_else(Vec::new, |usd| {
+                cost::losses(usd, plan.instance_count, interval)
+            }),
             place,
-            prefix: CheckpointPlace {
-                ranks: gpus,
-                ..prefix
-            },
+            prefix: prefix.on(&plan.instance_type, plan.instance_count),
         })
     }
 
@@ -243,11 +238,6 @@ impl There {
         }
         tracing::info!(trial = %id, gone, "checkpoints pruned");
         Ok(gone)
-    }
-
-    fn losses(&self) -> Vec<Loss> {
-        let price = self.usd_per_hour;
-        price.map_or_else(Vec::new, |usd| cost::losses(usd, self.interval_seconds))
     }
 
     fn not_chosen(&self, none: NotChosen, name: &str) -> Problem {
@@ -300,11 +290,11 @@ impl There {
         };
         CheckpointsView {
             checkpoints: found.checkpoints.iter().map(view).collect(),
-            bytes: found.bytes,
-            usd_per_month: cost::usd_per_month(found.bytes),
-            warning: cost::restore_warning(found.bytes),
+            bytes: found.bytes(),
+            usd_per_month: cost::usd_per_month(found.bytes()),
+            warning: cost::restore_warning(found.bytes()),
             seen_interval_seconds: cost::seen_interval(&found.checkpoints),
-            losses: self.losses().into_iter().map(LossView::from).collect(),
+            losses: self.losses.iter().copied().map(LossView::from).collect(),
             console_url: links::object(&self.place.region, &format!("{base}/")),
             s3_uri: base.clone(),
         }

@@ -3,7 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use bakeoff_domain::catalog;
-use bakeoff_domain::doctor::{CheckState, ImageUri, S3Place, Wanted, examine, job};
+use bakeoff_domain::doctor::{ImageUri, S3Place, S3Use, Wanted, examine, is_ok, job};
+use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::spec::PurchaseOption;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -17,7 +19,7 @@ use crate::doctor;
 use crate::store::experiments::ExperimentFilter;
 
 /// Each costs some calls to AWS.
-const NAMED_MAX: usize = 20;
+const NAMED_MAX: usize = 10;
 const LENGTH_MAX: usize = 1024;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -33,12 +35,22 @@ pub(super) struct DoctorParams {
     /// Prefixes that jobs read; may be repeated.
     #[serde(default)]
     input_s3_uri: Vec<String>,
-    /// Prefixes that jobs write: output, checkpoints. May be repeated.
+    /// Prefixes that jobs write their output to; may be repeated.
     #[serde(default)]
     output_s3_uri: Vec<String>,
+    /// Prefixes of checkpoints, which jobs write and are restored from; may be repeated.
+    #[serde(default)]
+    checkpoint_s3_uri: Vec<String>,
     /// Types that are to be used, all when absent; may be repeated.
     #[serde(default)]
     instance_type: Vec<String>,
+    /// Instances that are to be used at once; 1 when absent.
+    instance_count: Option<u32>,
+    /// `on_demand` or `spot`; on demand when absent. May be repeated.
+    #[serde(default)]
+    purchase_option: Vec<PurchaseOption>,
+    /// SageMaker's MaxRuntimeInSeconds of the jobs, which a policy may limit; an hour when absent.
+    max_runtime_seconds: Option<u32>,
     /// The type of the job that proves everything; the cheapest that may run when absent.
     job_instance_type: Option<String>,
 }
@@ -46,8 +58,8 @@ pub(super) struct DoctorParams {
 /// Check the installation
 ///
 /// Looks at what a first job needs: database, clock, credentials, role, buckets, image, quotas, rights,
-/// prices. Nothing is changed, and nothing is started. What is not named is taken from the project's
-/// newest experiment in the region. Requires the editor role, because it calls AWS.
+/// prices. Nothing is changed, and nothing is started. With nothing named, it looks at what the project's
+/// newest experiment in the region uses. Requires the editor role, because it calls AWS.
 #[utoipa::path(get, path = "/v1/doctor", operation_id = "checkInstallation", tag = "operations", params(DoctorParams),
     responses((status = 200, description = "Each check, with what mends it", body = Checkup), Problems))]
 pub(super) async fn check(
@@ -57,7 +69,13 @@ pub(super) async fn check(
 ) -> Result<Json<Checkup>, Problem> {
     let place = place(&app, params.region.as_deref())?;
     let job_type = params.job_instance_type.clone();
-    let wanted = wanted(&app, caller, &place.region, params).await?;
+    let named = named(&place.region, params)?;
+    let usual = if named.names_nothing() {
+        usual(&app, caller, &place.region).await?
+    } else {
+        None
+    };
+    let (of_experiment, wanted) = usual.map_or((None, named), |(id, usual)| (Some(id), usual));
     let found = doctor::look(&app, &place, caller.project, &wanted).await?;
     let checks = examine(&wanted, &found);
     let job = found
@@ -66,7 +84,8 @@ pub(super) async fn check(
         .and_then(|aws| job::experiment(&wanted, aws, &found.prices, job_type.as_deref()));
     Ok(Json(Checkup {
         region: place.region,
-        ok: checks.iter().all(|check| check.state != CheckState::Failed),
+        of_experiment,
+        ok: is_ok(&checks),
         checks: checks.into_iter().map(CheckView::from).collect(),
         job,
         as_of: app.clock.now(),
@@ -79,31 +98,10 @@ fn place(app: &App, region: Option<&str>) -> Result<Place, Problem> {
         let served = app.settings.regions.join(", ");
         parameter(
             "region",
-            format!("this service does not serve it; it serves {served} (--region)"),
+            format!(
+                "this service does not serve it; it serves {served} (`bakeoff serve --region`)"
+            ),
         )
-    })
-}
-
-/// What is named, completed from the newest experiment in the region.
-async fn wanted(
-    app: &App,
-    caller: Caller,
-    region: &str,
-    params: DoctorParams,
-) -> Result<Wanted, Problem> {
-    let named = named(region, params)?;
-    let usual = usual(app, caller, region).await?.unwrap_or_default();
-    let or = |own: Vec<String>, usual: Vec<String>| if own.is_empty() { usual } else { own };
-    Ok(Wanted {
-        region: region.to_owned(),
-        role_arn: named.role_arn.or(usual.role_arn),
-        image: named.image.or(usual.image),
-        places: if named.places.is_empty() {
-            usual.places
-        } else {
-            named.places
-        },
-        instance_types: or(named.instance_types, usual.instance_types),
     })
 }
 
@@ -111,6 +109,7 @@ fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
     let lists = [
         ("input_s3_uri", &params.input_s3_uri),
         ("output_s3_uri", &params.output_s3_uri),
+        ("checkpoint_s3_uri", &params.checkpoint_s3_uri),
         ("instance_type", &params.instance_type),
     ];
     for (name, list) in lists {
@@ -138,9 +137,14 @@ fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
         }
     }
     let mut places = Vec::new();
-    for (name, uris, is_written) in [
-        ("input_s3_uri", params.input_s3_uri, false),
-        ("output_s3_uri", params.output_s3_uri, true),
+    for (name, uris, usage) in [
+        ("input_s3_uri", params.input_s3_uri, S3Use::Input),
+        ("output_s3_uri", params.output_s3_uri, S3Use::Output),
+        (
+            "checkpoint_s3_uri",
+            params.checkpoint_s3_uri,
+            S3Use::Checkpoints,
+        ),
     ] {
         for uri in uris {
             let bucket = uri.strip_prefix("s3://").unwrap_or("").split('/').next();
@@ -150,7 +154,7 @@ fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
                     "must be an S3 URI such as s3://bucket/prefix",
                 ));
             }
-            places.push(S3Place { uri, is_written });
+            places.push(S3Place { uri, usage });
         }
     }
     Ok(Wanted {
@@ -159,6 +163,9 @@ fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
         image: params.image.map(ImageUri),
         places,
         instance_types: params.instance_type,
+        instance_count: params.instance_count,
+        purchase_options: params.purchase_option,
+        max_runtime_seconds: params.max_runtime_seconds,
     })
 }
 
@@ -166,7 +173,11 @@ fn named(region: &str, params: DoctorParams) -> Result<Wanted, Problem> {
 const LOOKED_AT: i64 = 20;
 
 /// What the project's newest experiment in the region uses.
-async fn usual(app: &App, caller: Caller, region: &str) -> Result<Option<Wanted>, Problem> {
+async fn usual(
+    app: &App,
+    caller: Caller,
+    region: &str,
+) -> Result<Option<(ExperimentId, Wanted)>, Problem> {
     let all = ExperimentFilter::default();
     let newest = app
         .store
@@ -175,5 +186,8 @@ async fn usual(app: &App, caller: Caller, region: &str) -> Result<Option<Wanted>
     let of_region = newest
         .into_iter()
         .find(|one| one.resolved.spec().region == region && one.name != job::NAME);
-    Ok(of_region.map(|one| Wanted::of(one.resolved.spec(), Some(one.resolved.workload()))))
+    Ok(of_region.map(|one| {
+        let (spec, workload) = (one.resolved.spec(), one.resolved.workload());
+        (one.id, Wanted::of(spec, Some(workload)))
+    }))
 }

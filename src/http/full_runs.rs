@@ -34,6 +34,9 @@ impl From<NoFullRun> for Problem {
                 fix: fix.to_owned(),
                 rule: "full-run".to_owned(),
             }]),
+            NoFullRun::Aws(error) => {
+                Self::of_aws(error, "the trial's checkpoints", "s3:ListBucket there")
+            }
             NoFullRun::Store(error) => error.into(),
         }
     }

@@ -42,6 +42,17 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
     let path = format!("/v1/trials/{}/checkpoints", trial.id);
     let running: CheckpointsView = test.read(&path).await;
     assert!(running.checkpoints.len() >= 2, "{running:?}");
+    let copy = format!("{path}/copy");
+    let viewer = test.key(test.project, Role::Viewer).await;
+    let stranger = test.key(test.other_project().await, Role::Admin).await;
+    for (key, expected) in [
+        (&viewer, StatusCode::FORBIDDEN),
+        (&stranger, StatusCode::NOT_FOUND),
+    ] {
+        let wish = json!({"checkpoint": running.checkpoints[0].name});
+        let request = test.request(Method::POST, &copy, key).json(&wish);
+        assert_eq!(test.send(request).await.0, expected);
+    }
     let prune = |body: Value, key: &str| {
         let path = format!("/v1/trials/{}/checkpoints/prune", trial.id);
         let request = test.request(Method::POST, &path, key);

@@ -28,6 +28,7 @@ fn whole() -> String {
         ("image", IMAGE),
         ("input_s3_uri", "s3://tests/train/"),
         ("output_s3_uri", "s3://tests/models/"),
+        ("checkpoint_s3_uri", "s3://tests/checkpoints/"),
         ("instance_type", "ml.p5.48xlarge"),
     ])
 }
@@ -130,14 +131,14 @@ fn set_ups() -> Vec<Broken> {
         broken(
             denied("iam:PassRole"),
             C::PassRole,
-            "may not pass it",
+            "the service's policies deny iam:PassRole",
             "PassOneRoleToSageMakerOnly",
         ),
         broken(
             json!({"deny_role": ["s3:PutObject"]}),
             C::RolePermissions,
             "s3:PutObject on arn:aws:s3:::tests/models/bakeoff",
-            "training-execution.json",
+            "aws iam put-role-policy --role-name training",
         ),
         broken(
             json!({"bucket_region": "eu-west-1"}),
@@ -149,7 +150,7 @@ fn set_ups() -> Vec<Broken> {
             denied("s3:ListBucket"),
             C::Bucket,
             "denies listing s3://tests/models/",
-            "allow arn:aws:sts::111122223333:assumed-role/bakeoff/simulated s3:ListBucket",
+            "allow arn:aws:iam::111122223333:role/bakeoff s3:ListBucket",
         ),
         broken(
             json!({"no_image": true}),
@@ -162,6 +163,12 @@ fn set_ups() -> Vec<Broken> {
             C::Logs,
             "logs:DescribeLogStreams",
             "logs:GetLogEvents",
+        ),
+        broken(
+            denied("logs:GetLogEvents"),
+            C::Logs,
+            "logs:GetLogEvents",
+            "control-plane.json",
         ),
         broken(
             denied("cloudwatch:GetMetricData"),
@@ -277,7 +284,7 @@ async fn what_cannot_be_seen_is_not_called_broken(pool: PgPool) {
         let check = checked(&found, name);
         assert_eq!(check.state, CheckState::Unknown, "{check:?}");
         let fix = check.fix.as_deref().unwrap_or_default();
-        assert!(fix.contains("bakeoff doctor --job"), "{check:?}");
+        assert!(fix.contains("the same command with --job"), "{check:?}");
     }
     assert!(found.ok);
 
@@ -298,6 +305,21 @@ async fn what_cannot_be_seen_is_not_called_broken(pool: PgPool) {
             CheckState::Ok,
             on_p5(1)["workload"]["role_arn"].as_str().unwrap()
         )
+    );
+    assert!(found.of_experiment.is_some(), "and it says whose");
+    // What is named is not mixed with it.
+    let found: Checkup = test
+        .read(&query(&[("instance_type", "ml.p5.48xlarge")]))
+        .await;
+    assert_eq!(checked(&found, CheckName::Role).state, CheckState::Unknown);
+    assert!(found.of_experiment.is_none());
+    // An input that is not there.
+    let empty = query(&[("input_s3_uri", "s3://tests/nothing/")]);
+    let found: Checkup = test.read(&empty).await;
+    let bucket = checked(&found, CheckName::Bucket);
+    assert!(
+        bucket.state == CheckState::Failed && bucket.detail.contains("nothing lies below"),
+        "{bucket:?}"
     );
     // What is elsewhere is seen without asking.
     let elsewhere = query(&[(
@@ -359,16 +381,69 @@ async fn the_job_that_proves_everything_costs_cents(pool: PgPool) {
     // It is not what the next look is about.
     let next: Checkup = test.read("/v1/doctor").await;
     assert_eq!(checked(&next, CheckName::Role).state, CheckState::Unknown);
+}
 
-    // Where passing the role is denied, the job says so, whatever IAM's simulation says.
-    test.region_post("/_sim/setup", &json!({"deny": ["iam:PassRole"]}))
+/// The command, with the service's address and key; its exit code and what it printed.
+async fn command(test: &TestApp, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bakeoff"));
+    command
+        .arg("doctor")
+        .args(arguments)
+        .env("BAKEOFF_URL", &test.url)
+        .env("BAKEOFF_API_KEY", &test.admin);
+    let ended = tokio::task::spawn_blocking(move || command.output()).await;
+    let output = ended.expect("its thread").expect("the command");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr),
+    )
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_command_exits_by_what_it_found_and_ends_with_its_job(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let named = [
+        "--role-arn",
+        ROLE,
+        "--image",
+        IMAGE,
+        "--output",
+        "s3://tests/models/",
+    ];
+    let (code, said) = command(&test, &named).await;
+    assert_eq!(code, Some(0), "{said}");
+    test.region_post("/_sim/setup", &json!({"no_role": true}))
         .await;
-    let experiment = test.start(&body).await;
-    test.tick().await;
-    test.advance(TimeDelta::minutes(2)).await;
-    test.tick().await;
-    let events = test
-        .get(&format!("/v1/experiments/{experiment}/events"))
-        .await;
-    assert!(events.to_string().contains("iam:PassRole"), "{events:#}");
+    test.advance(TimeDelta::seconds(30)).await;
+    let with_job = [&named[..], &["--job"]].concat();
+    let (code, said) = command(&test, &with_job).await;
+    assert!(
+        code == Some(1) && said.contains("no job was started"),
+        "{said}"
+    );
+    assert_eq!(test.record().await["jobs"], json!([]));
+
+    // IAM may not be asked, and the job finds it out: it is over when only a person can let it go on.
+    let deny = json!({"deny": ["iam:SimulatePrincipalPolicy", "iam:PassRole"]});
+    test.region_post("/_sim/setup", &deny).await;
+    test.advance(TimeDelta::seconds(30)).await;
+    let ended = command(&test, &with_job);
+    let mut ended = std::pin::pin!(ended);
+    let (code, said) = loop {
+        tokio::select! {
+            ended = &mut ended => break ended,
+            () = async {
+                test.tick().await;
+                test.advance(TimeDelta::seconds(30)).await;
+            } => {}
+        }
+    };
+    assert!(
+        code == Some(1) && said.contains("✘ job") && said.contains("iam:PassRole"),
+        "{said}"
+    );
+    // Nothing waits for anybody.
+    let running = test.get("/v1/experiments?state=running").await;
+    assert_eq!(running["items"], json!([]));
 }

@@ -445,7 +445,10 @@ async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
     let earlier: FullRunPreview = test
         .read(&format!("{place}?checkpoint={}", chosen.name))
         .await;
-    assert!(earlier.full_run_of.trial_hours < shown.full_run_of.trial_hours);
+    let (of, whole) = (&earlier.full_run_of, &shown.full_run_of);
+    assert!(of.head_hours < whole.head_hours);
+    assert_eq!(of.trial_cost_usd, whole.trial_cost_usd);
+    assert_eq!(of.checkpoint.as_ref(), Some(&chosen.name));
 
     let (status, started) = test.post(&place, &wish).await;
     assert_eq!(status, StatusCode::CREATED, "{started}");
@@ -470,5 +473,13 @@ async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
     assert!(
         left < 0.8 && (hours - expected).abs() < 0.1 * expected,
         "{hours} h for {left} of the steps, expected {expected} h"
+    );
+    // What the run wrote there is newer: another one begins with another copy.
+    let (status, refused) = test.post(&place, &wish).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
+    let (_, again) = test.post(&copy, &json!({"checkpoint": chosen.name})).await;
+    assert!(
+        again["s3_uri"] != json!(copied.s3_uri) && again["state"] == "copying",
+        "{again}"
     );
 }

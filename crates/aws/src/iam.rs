@@ -81,6 +81,7 @@ impl Permissions for Iam {
             action: one.eval_action_name().to_owned(),
             resource: question.resource.clone(),
             is_allowed: *one.eval_decision() == PolicyEvaluationDecisionType::Allowed,
+            missing_context: one.missing_context_values().to_vec(),
         });
         Ok(decisions.collect())
     }

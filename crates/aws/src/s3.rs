@@ -8,9 +8,10 @@ use aws_sdk_s3::operation::get_object::GetObjectError;
 use aws_sdk_s3::types::{
     CompletedMultipartUpload, CompletedPart, CopyPartResult, Delete, ObjectIdentifier,
 };
+use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{Objects, Page, PartCopy};
+use bakeoff_domain::sagemaker::ports::{CopySource, Objects, Page, PartCopy};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::convert::moment;
@@ -51,6 +52,11 @@ impl S3 {
 fn split(s3_uri: &str) -> (&str, &str) {
     let rest = s3_uri.strip_prefix("s3://").unwrap_or(s3_uri);
     rest.split_once('/').unwrap_or((rest, ""))
+}
+
+/// Listings and the header are exact to the second.
+fn unmodified_since(source: CopySource<'_>) -> SdkDateTime {
+    SdkDateTime::from_secs(source.written_at.timestamp())
 }
 
 /// `bucket/key`, with the key percent-encoded, as the header asks.
@@ -101,8 +107,8 @@ impl Objects for S3 {
                     .map(str::to_owned);
                 let status = response.map(|response| response.status().as_u16());
                 match (status, region) {
-                    (Some(301 | 307 | 403), Some(region)) => Ok(Some(region)),
                     (Some(404), _) => Err(AwsError::NotFound(bucket.to_owned())),
+                    (_, Some(region)) => Ok(Some(region)),
                     // An answer to HEAD has no body that could say why.
                     (Some(403), None) => Err(AwsError::Denied("403 Forbidden".to_owned())),
                     _ => Err(classify(error)),
@@ -141,10 +147,14 @@ impl Objects for S3 {
         }
     }
 
-    async fn copy(&self, from: &str, to: &str) -> Result<(), AwsError> {
+    async fn copy(&self, source: CopySource<'_>, to: &str) -> Result<(), AwsError> {
         let (bucket, key) = split(to);
         let call = self.client.copy_object().bucket(bucket).key(key);
-        let reply = call.copy_source(copy_source(from)).send().await;
+        let reply = call
+            .copy_source(copy_source(source.s3_uri))
+            .copy_source_if_unmodified_since(unmodified_since(source))
+            .send()
+            .await;
         reply.map(drop).map_err(classify)
     }
 
@@ -164,7 +174,8 @@ impl Objects for S3 {
         let (bucket, key) = split(part.to);
         let call = self.client.upload_part_copy().bucket(bucket).key(key);
         let copied = call
-            .copy_source(copy_source(part.from))
+            .copy_source(copy_source(part.source.s3_uri))
+            .copy_source_if_unmodified_since(unmodified_since(part.source))
             .copy_source_range(format!("bytes={}-{}", part.first, part.last))
             .upload_id(part.upload)
             .part_number(part.number)

@@ -86,13 +86,17 @@ pub(crate) fn write_due(region: &Region) {
     });
     for (uri, step, at) in due {
         let folder = format!("{}/checkpoint-{step}", uri.trim_end_matches('/'));
-        for file in FILES {
-            let Some(path) = region.object_path(&format!("{folder}/{file}")) else {
-                continue;
-            };
-            if let Err(error) = write_file(&path, at) {
-                tracing::warn!(%error, "a checkpoint could not be written");
-            }
+        write_checkpoint(region, &folder, at);
+    }
+}
+
+fn write_checkpoint(region: &Region, folder: &str, at: DateTime<Utc>) {
+    for file in FILES {
+        let Some(path) = region.object_path(&format!("{folder}/{file}")) else {
+            continue;
+        };
+        if let Err(error) = write_file(&path, at) {
+            tracing::warn!(%error, "a checkpoint could not be written");
         }
     }
 }

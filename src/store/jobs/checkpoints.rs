@@ -1,5 +1,8 @@
 //! Checkpoints of running attempts: which are due for a check in S3, and what was found.
 
+use std::collections::BTreeSet;
+
+use bakeoff_domain::catalog;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
@@ -32,12 +35,23 @@ pub struct CheckpointDue {
 /// Where a trial's checkpoints lie.
 #[derive(Debug, Clone)]
 pub struct CheckpointPlace {
+    pub trial: TrialId,
     /// With the trial's folder, without a slash at its end.
     pub s3_uri: String,
     /// Whether a job saves there, or one may be restored from there.
     pub is_in_use: bool,
     /// Training processes, as far as they are known.
     pub ranks: Option<u32>,
+}
+
+impl CheckpointPlace {
+    /// The same, with as many training processes as the instances have accelerators.
+    #[must_use]
+    pub fn on(self, instance_type: &str, instance_count: u32) -> Self {
+        let ranks =
+            catalog::find(instance_type).map(|kind| kind.accelerator_count * instance_count);
+        Self { ranks, ..self }
+    }
 }
 
 impl Store {
@@ -64,11 +78,28 @@ impl Store {
         Ok(row.and_then(|row| {
             let base = row.checkpoint_s3_uri?;
             Some(CheckpointPlace {
+                trial,
                 s3_uri: format!("{}/{}", base.trim_end_matches('/'), TrialId(row.folder)),
                 is_in_use: row.is_in_use,
                 ranks: None,
             })
         }))
+    }
+
+    /// Folders of checkpoints that the full runs of an experiment went on in.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn folders_gone_on_in(
+        &self,
+        experiment: ExperimentId,
+    ) -> Result<BTreeSet<TrialId>, StoreError> {
+        let folders = sqlx::query_scalar!(
+            r#"SELECT t.checkpoint_trial_id AS "folder!" FROM experiments e JOIN trials t ON t.experiment_id = e.id
+               WHERE e.full_run_of = $1 AND t.checkpoint_trial_id IS NOT NULL"#,
+            experiment.0,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(folders.into_iter().map(TrialId).collect())
     }
 
     /// Claims attempts whose checkpoints are due. If we crash, they are due again after `hold`.

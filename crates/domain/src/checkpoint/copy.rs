@@ -2,9 +2,12 @@
 //! takes the newest that it finds, so a run that is to go on from an earlier one needs a prefix in which
 //! there is nothing else.
 
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
-use super::{Checkpoint, Known, StoredObject, Writer};
+use super::{Checkpoint, StoredObject, Writer};
 use crate::ids::TrialId;
 
 /// An object to copy; keys are relative to their folders.
@@ -13,6 +16,8 @@ pub struct Copied {
     pub from: String,
     pub to: String,
     pub bytes: u64,
+    /// When what is copied was written.
+    pub written_at: DateTime<Utc>,
 }
 
 /// A small file to write, once all objects are there.
@@ -38,9 +43,12 @@ impl Copy {
     /// The objects that are not in the copy's folder yet.
     pub fn missing<'a>(&'a self, there: &'a [StoredObject]) -> impl Iterator<Item = &'a Copied> {
         let is_there = |one: &Copied| {
-            there
-                .iter()
-                .any(|object| object.key == one.to && object.bytes == one.bytes)
+            there.iter().any(|object| {
+                // What was written again since is copied again.
+                object.key == one.to
+                    && object.bytes == one.bytes
+                    && object.written_at >= one.written_at
+            })
         };
         self.objects.iter().filter(move |one| !is_there(one))
     }
@@ -52,10 +60,19 @@ impl Copy {
     }
 }
 
-/// The folder of the copy of one checkpoint of a trial: the same one each time. It has the form of a
-/// trial's, beside which it lies, and is none.
-pub fn folder(trial: TrialId, checkpoint: &str) -> TrialId {
-    let digest = Sha256::digest(format!("{trial} {checkpoint}"));
+/// The folder of the next copy of one checkpoint of a trial: the same one until a run uses it, since what
+/// a run writes there is newer than what was copied. It has the form of a trial's, beside which it lies,
+/// and is none.
+pub fn folder(trial: TrialId, checkpoint: &str, used: &BTreeSet<TrialId>) -> TrialId {
+    let mut folders = (0..=used.len()).map(|number| numbered(trial, checkpoint, number));
+    let first = numbered(trial, checkpoint, 0);
+    folders
+        .find(|folder| !used.contains(folder))
+        .unwrap_or(first)
+}
+
+fn numbered(trial: TrialId, checkpoint: &str, number: usize) -> TrialId {
+    let digest = Sha256::digest(format!("{trial} {checkpoint} {number}"));
     let mut bytes = [0; 16];
     for (byte, of_digest) in bytes.iter_mut().zip(digest) {
         *byte = of_digest;
@@ -64,18 +81,16 @@ pub fn folder(trial: TrialId, checkpoint: &str) -> TrialId {
 }
 
 /// What a copy of a checkpoint consists of. `objects` are those of its prefix.
-pub fn of(checkpoint: &Checkpoint, objects: &[StoredObject], known: &Known) -> Copy {
-    let size = |key: &String| {
-        let object = objects.iter().find(|object| object.key == *key);
-        object.map_or(0, |object| object.bytes)
-    };
-    let mut copied: Vec<Copied> = checkpoint
-        .keys
+pub fn of(checkpoint: &Checkpoint, objects: &[StoredObject]) -> Copy {
+    let own = objects
         .iter()
-        .map(|key| Copied {
-            from: key.clone(),
-            to: key.clone(),
-            bytes: size(key),
+        .filter(|object| checkpoint.keys.contains(&object.key));
+    let mut copied: Vec<Copied> = own
+        .map(|object| Copied {
+            from: object.key.clone(),
+            to: object.key.clone(),
+            bytes: object.bytes,
+            written_at: object.written_at,
         })
         .collect();
     let folder = match checkpoint.folder() {
@@ -87,7 +102,7 @@ pub fn of(checkpoint: &Checkpoint, objects: &[StoredObject], known: &Known) -> C
     }
     Copy {
         objects: copied,
-        trackers: trackers(checkpoint, &folder, known),
+        trackers: trackers(checkpoint, &folder),
     }
 }
 
@@ -108,7 +123,7 @@ fn as_last(checkpoint: &Checkpoint, folder: &str, copied: &[Copied]) -> Vec<Copi
 }
 
 /// The tracker files beside a checkpoint, as they would be if it were the newest.
-fn trackers(checkpoint: &Checkpoint, folder: &str, known: &Known) -> Vec<Tracker> {
+fn trackers(checkpoint: &Checkpoint, folder: &str) -> Vec<Tracker> {
     let own = checkpoint.name.strip_prefix(folder).unwrap_or_default();
     let tracker = |name: &str, text: String| Tracker {
         key: format!("{folder}{name}"),
@@ -122,13 +137,14 @@ fn trackers(checkpoint: &Checkpoint, folder: &str, known: &Known) -> Vec<Tracker
             .into_iter()
             .collect(),
         // One for each rank; each names that rank's file.
-        Writer::Composer => known
-            .trackers
-            .keys()
+        Writer::Composer => checkpoint
+            .keys
+            .iter()
             .filter_map(|key| {
-                let name = key.strip_prefix(folder)?;
-                let rank = name.strip_prefix("latest-rank")?.split('.').next()?;
-                Some(tracker(name, format!("{own}-rank{rank}.pt")))
+                let file = key.strip_prefix(folder)?;
+                let rank = file.strip_prefix(own)?.strip_suffix(".pt")?;
+                let name = format!("latest{rank}.pt.symlink");
+                Some(tracker(&name, file.to_owned()))
             })
             .collect(),
         Writer::HuggingFace | Writer::Distributed | Writer::Lightning | Writer::Unknown => {

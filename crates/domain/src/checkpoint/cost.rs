@@ -1,4 +1,4 @@
-//! What checkpoints cost: to keep, to restore, and not to have.
+//! What keeping, restoring and losing checkpoints costs; when they are due is in [`crate::lifecycle`].
 
 use chrono::TimeDelta;
 use rust_decimal::Decimal;
@@ -41,14 +41,15 @@ pub struct Loss {
     pub most_usd: Usd,
 }
 
-/// The loss at each interval, and at the one in use, for a job of this price per hour (all instances).
-pub fn losses(usd_per_hour: Usd, in_use: Option<u32>) -> Vec<Loss> {
+/// The loss at each interval, and at the one in use, for a job on so many instances at this price.
+pub fn losses(usd_per_hour: Usd, instances: u32, in_use: Option<u32>) -> Vec<Loss> {
     let mut intervals = INTERVALS.to_vec();
     intervals.extend(in_use);
     intervals.sort_unstable();
     intervals.dedup();
     let loss = |interval_seconds: u32| {
-        let most = usd_per_hour.0 * Decimal::from(interval_seconds) / Decimal::from(3_600);
+        let all = usd_per_hour.0 * Decimal::from(instances);
+        let most = all * Decimal::from(interval_seconds) / Decimal::from(3_600);
         Loss {
             interval_seconds,
             expected_usd: Usd(most / Decimal::TWO).rounded(),
@@ -61,12 +62,9 @@ pub fn losses(usd_per_hour: Usd, in_use: Option<u32>) -> Vec<Loss> {
 /// The time between the two newest whole checkpoints of a series, in seconds; `None` with fewer.
 pub fn seen_interval(checkpoints: &[Checkpoint]) -> Option<u32> {
     let newest = checkpoints.iter().rfind(|one| one.is_complete())?;
-    let before = checkpoints.iter().rfind(|one| {
-        one.is_complete()
-            && one.step < newest.step
-            && one.writer == newest.writer
-            && one.folder() == newest.folder()
-    })?;
+    let before = checkpoints
+        .iter()
+        .rfind(|one| one.is_complete() && one.step < newest.step && one.is_of_series(newest))?;
     let between: TimeDelta = newest.written_at - before.written_at;
     u32::try_from(between.num_seconds()).ok().filter(|s| *s > 0)
 }

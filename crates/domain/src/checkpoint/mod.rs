@@ -78,6 +78,11 @@ impl Checkpoint {
         self.name.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
+    /// Whether another one is of the same writer, in the same folder.
+    pub fn is_of_series(&self, other: &Self) -> bool {
+        self.writer == other.writer && self.folder() == other.folder()
+    }
+
     pub fn is_complete(&self) -> bool {
         self.wholeness == Wholeness::Complete
     }

@@ -399,7 +399,7 @@ fn a_copy_stands_alone_whichever_writer_made_it() {
         let (all, known) = three(writer);
         let found = find(&all, &known, now());
         let chosen = found.iter().find(|one| one.step == Some(200)).unwrap();
-        let copy = copy::of(chosen, &all, &known);
+        let copy = copy::of(chosen, &all);
         let whole = listed(&copy, copy.objects.len());
         assert!(copy.is_done(&whole), "{writer:?}");
         for cut in 0..copy.objects.len() {
@@ -429,7 +429,7 @@ fn a_copy_stands_alone_whichever_writer_made_it() {
 #[test]
 fn an_interruption_costs_half_an_interval_and_at_most_a_whole_one() {
     let usd = |cents: i64| crate::money::Usd(rust_decimal::Decimal::new(cents, 2));
-    let losses = cost::losses(usd(6_000), Some(900));
+    let losses = cost::losses(usd(3_000), 2, Some(900));
     let of = |seconds: u32| {
         let one = losses.iter().find(|one| one.interval_seconds == seconds);
         one.map(|one| (one.expected_usd, one.most_usd))

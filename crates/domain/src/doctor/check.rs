@@ -1,4 +1,5 @@
-//! One check: what it is about, how it went, what was found and what mends it.
+//! One check: what it is about, how it went, what was found and what mends it. How it is judged is in the
+//! other files.
 
 named! {
     /// What a check is about.

@@ -1,18 +1,11 @@
-//! What the service found when it looked: at its database, at its clock, and at AWS.
+//! What the service found when it looked: at its database, at its clock, and at AWS. Nothing is judged here.
 
-use super::questions::{Answered, RoleFound};
+use super::questions::{Answered, Caller, RoleFound};
+use super::wanted::S3Place;
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::quota::Quota;
-
-/// The caller as AWS sees it (sts:GetCallerIdentity).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// Twelve digits.
-    pub account: String,
-    pub arn: String,
-}
 
 /// The database, as found.
 #[derive(Debug, Clone)]
@@ -31,8 +24,8 @@ pub struct DatabaseFound {
 pub struct BucketFound {
     pub bucket: String,
     pub region: Result<Option<String>, AwsError>,
-    /// Listing each of its prefixes, as the service does for checkpoints and output.
-    pub listed: Vec<(String, Result<(), AwsError>)>,
+    /// Each of its prefixes, and whether anything lies below it.
+    pub listed: Vec<(S3Place, Result<bool, AwsError>)>,
 }
 
 /// The price in force of a type.

@@ -5,13 +5,13 @@
 use serde_json::json;
 
 use super::found::{AwsFound, PriceFound};
-use super::wanted::Wanted;
+use super::wanted::{S3Use, Wanted};
 use crate::money::Usd;
 use crate::sagemaker::quota::{Quota, Usage};
 use crate::spec::ExperimentSpec;
 
 /// Name of the experiment and its workload.
-pub const NAME: &str = "doctor";
+pub const NAME: &str = "bakeoff-doctor";
 /// Ten minutes: the command ends within seconds, so this only bounds what a broken image can cost.
 const MAX_RUNTIME_SECONDS: u32 = 600;
 /// Runs in any image that has a shell.
@@ -31,7 +31,10 @@ pub fn experiment(
     prices: &[PriceFound],
     instance_type: Option<&str>,
 ) -> Option<ExperimentSpec> {
-    let output = wanted.places.iter().find(|place| place.is_written)?;
+    let output = wanted
+        .places
+        .iter()
+        .find(|place| place.usage == S3Use::Output)?;
     let kind = match instance_type {
         Some(kind) => kind,
         None => cheapest(aws.quotas.as_deref().ok()?, prices)?,

@@ -15,8 +15,9 @@ mod tests;
 mod wanted;
 
 pub use check::{Check, CheckName, CheckState};
-pub use found::{AwsFound, BucketFound, Caller, DatabaseFound, Found, PriceFound};
-pub use wanted::{EcrImage, ImageUri, S3Place, Wanted};
+pub use found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound};
+pub use questions::Caller;
+pub use wanted::{EcrImage, ImageUri, S3Place, S3Use, Wanted};
 
 use self::permissions::POLICY;
 use crate::sagemaker::error::AwsError;
@@ -39,23 +40,23 @@ pub fn examine(wanted: &Wanted, found: &Found) -> Vec<Check> {
     ];
     match &found.at_aws {
         Some(aws) => checks.extend(on_aws(wanted, found, aws)),
-        None => checks.extend(not_looked_at()),
+        None => checks.extend(not_looked_at(found)),
     }
     checks.push(quotas::prices(wanted, &found.prices));
     checks
 }
 
 fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
-    let principal = found
-        .caller
-        .as_ref()
-        .map_or("the service's principal", |caller| caller.arn.as_str());
+    let principal = found.caller.as_ref().ok();
+    let principal = principal.and_then(|caller| questions::principal_of(&caller.arn));
+    let principal = principal.map_or("the service's principal".to_owned(), |found| found.arn);
+    let principal = principal.as_str();
     let mut checks = vec![
         permissions::own_jobs(wanted, aws, principal),
         permissions::reading(CheckName::JobList, &aws.job_list, principal),
-        permissions::role(wanted, found, aws),
+        permissions::role(wanted, found, aws, principal),
         permissions::pass_role(wanted, aws, principal),
-        permissions::role_permissions(wanted, aws),
+        permissions::role_permissions(wanted, aws, principal),
     ];
     checks.extend(buckets(wanted, aws, principal));
     checks.push(image(wanted, aws));
@@ -74,10 +75,24 @@ fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
     checks
 }
 
-fn not_looked_at() -> impl Iterator<Item = Check> {
+fn not_looked_at(found: &Found) -> impl Iterator<Item = Check> + '_ {
     let all = CheckName::ALL.iter().copied();
     let at_aws = all.filter(|name| (CheckName::OwnJobs..=CheckName::PriceList).contains(name));
-    at_aws.map(|name| Check::unknown(name, "not looked at: AWS does not accept the credentials"))
+    let why = if is_unanswered(found) {
+        "not looked at: AWS did not answer"
+    } else {
+        "not looked at: AWS does not accept the credentials"
+    };
+    at_aws.map(move |name| Check::unknown(name, why))
+}
+
+/// Whether nobody knows if the credentials are accepted.
+fn is_unanswered(found: &Found) -> bool {
+    let lost = matches!(
+        found.caller,
+        Err(AwsError::Unknown(_) | AwsError::Throttled(_))
+    );
+    lost && found.clock_off_seconds.is_none()
 }
 
 fn database(found: &DatabaseFound) -> Check {
@@ -152,6 +167,18 @@ fn clock(off: Option<f64>) -> Check {
     Check::ok(name, "within 30 s of AWS's")
 }
 
+/// What AWS said, without our own word for it.
+fn said(error: &AwsError) -> String {
+    let text = error.to_string();
+    text.split_once(": ")
+        .map_or(text.clone(), |(_, rest)| rest.to_owned())
+}
+
+/// Whether no check failed; those that could not be made do not count.
+pub fn is_ok(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.state != CheckState::Failed)
+}
+
 fn credentials(found: &Found) -> Check {
     let name = CheckName::Credentials;
     let caller = match &found.caller {
@@ -159,6 +186,18 @@ fn credentials(found: &Found) -> Check {
         Err(AwsError::Expired(said)) => {
             return Check::failed(name, format!("they have expired: {said}"))
                 .fix("renew them (aws sso login), or give the service a role, whose credentials renew themselves");
+        }
+        Err(error) if is_unanswered(found) => {
+            let first = error
+                .to_string()
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            let short: String = first.chars().take(160).collect();
+            return Check::unknown(name, format!("AWS did not answer: {short}")).fix(
+                "let the service reach AWS (sts, sagemaker, s3, … of the region), and run it again",
+            );
         }
         Err(error) => {
             let is_off = found
@@ -169,7 +208,8 @@ fn credentials(found: &Found) -> Check {
             } else {
                 "give the service valid credentials: `aws sts get-caller-identity` in its environment must answer"
             };
-            return Check::failed(name, format!("AWS does not accept them: {error}")).fix(fix);
+            return Check::failed(name, format!("AWS does not accept them: {}", said(error)))
+                .fix(fix);
         }
     };
     if let Some(own) = found.account.as_ref().filter(|own| **own != caller.account) {
@@ -220,21 +260,51 @@ fn bucket(wanted: &Wanted, found: &BucketFound, principal: &str) -> Check {
         Err(error) => return Check::unknown(name, error.to_string()).fix("run it again"),
         Ok(_) => {}
     }
-    for (prefix, listed) in &found.listed {
-        match listed {
-            Ok(()) => {}
-            Err(AwsError::Denied(said)) => {
+    contents(region, found, principal)
+}
+
+/// What lies in a bucket of the right region.
+fn contents(region: &str, found: &BucketFound, principal: &str) -> Check {
+    let name = CheckName::Bucket;
+    let bucket = &found.bucket;
+    let mut unseen = Vec::new();
+    for (place, listed) in &found.listed {
+        let uri = &place.uri;
+        match (listed, place.usage) {
+            (Ok(false), S3Use::Input) => {
+                return Check::failed(
+                    name,
+                    format!("nothing lies below {uri}: SageMaker refuses a job without its inputs"),
+                )
+                .fix(format!(
+                    "upload the data there, or mend the address: aws s3 ls {uri}"
+                ));
+            }
+            (Ok(_), _) => {}
+            // Only jobs have to see it.
+            (Err(AwsError::Denied(_)), S3Use::Input) => unseen.push(uri.as_str()),
+            (Err(AwsError::Denied(said)), _) => {
                 let detail = format!(
-                    "AWS denies listing {prefix}, so the service sees no checkpoints or output there: {said}"
+                    "AWS denies listing {uri}, so the service sees no checkpoints or output there: {said}"
                 );
                 return Check::failed(name, detail).fix(format!(
                     "allow {principal} s3:ListBucket on arn:aws:s3:::{bucket} for that prefix ({POLICY})"
                 ));
             }
-            Err(error) => {
-                return Check::unknown(name, format!("{prefix}: {error}")).fix("run it again");
+            (Err(error), _) => {
+                return Check::unknown(name, format!("{uri}: {error}")).fix("run it again");
             }
         }
+    }
+    if !unseen.is_empty() {
+        return Check::unknown(
+            name,
+            format!(
+                "in {region}; the service may not list {}, so whether anything lies there is not known",
+                unseen.join(", ")
+            ),
+        )
+        .fix(format!("allow {principal} s3:ListBucket there, or look yourself: aws s3 ls {}", unseen.join("; aws s3 ls ")));
     }
     match &found.region {
         Ok(None) => Check::ok(name, "can be listed; AWS did not say its region"),
@@ -251,12 +321,12 @@ fn image(wanted: &Wanted, aws: &AwsFound) -> Check {
     let region = &wanted.region;
     let checked = match (uri.parts(), &aws.image) {
         (None, _) => Check::failed(name, "this is not an image in Amazon ECR, which SageMaker needs")
-            .fix("push it: docker push <account>.dkr.ecr.<region>.amazonaws.com/<repository>:<tag>"),
+            .fix("tag it and push it to Amazon ECR (docker tag, docker push), and name it there: <account>.dkr.ecr.<region>.amazonaws.com/<repository>:<tag>"),
         (Some(parts), _) if parts.region != *region => Check::failed(
             name,
             format!("it is in {}, but jobs run in {region}: SageMaker only pulls from its own region", parts.region),
         )
-        .fix(format!("push it to {region}, or let ECR replicate it there")),
+        .fix(format!("use the same image of {region}: push it there, let ECR replicate it, or, of AWS's own, name that region's registry")),
         (Some(parts), Some(Ok(None))) => Check::failed(
             name,
             format!("repository {} of account {} has no {}", parts.repository, parts.account, parts.reference),
@@ -275,7 +345,7 @@ fn image(wanted: &Wanted, aws: &AwsFound) -> Check {
             name,
             "the service may not look into its repository; only the execution role has to",
         )
-        .fix(format!("to have it checked, allow ecr:BatchGetImage ({POLICY}); or run the job: bakeoff doctor --job")),
+        .fix(format!("to have it checked, allow ecr:BatchGetImage ({POLICY}); or run the job: the same command with --job")),
         (Some(_), Some(Err(error))) => Check::unknown(name, error.to_string()).fix("run it again"),
         (Some(_), None) => Check::unknown(name, "not looked at"),
     };

@@ -1,6 +1,8 @@
 //! What IAM's answers, a role's trust policy and refused looks mean: which permission is missing, and
 //! which statement of the shipped policies grants it.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use super::check::{Check, CheckName};
@@ -38,7 +40,7 @@ pub(super) fn permission(name: CheckName) -> (&'static str, &'static str) {
 pub(super) fn reading(name: CheckName, read: &Result<(), AwsError>, principal: &str) -> Check {
     let (action, what) = permission(name);
     match read {
-        Ok(()) => Check::ok(name, format!("{action} works")),
+        Ok(()) => Check::ok(name, "can be read"),
         Err(AwsError::Denied(said)) => Check::failed(
             name,
             format!("AWS denies {action}, so the service cannot see {what}: {said}"),
@@ -50,7 +52,7 @@ pub(super) fn reading(name: CheckName, read: &Result<(), AwsError>, principal: &
 
 const MAY_NOT_ASK: &str = "the service may not ask IAM";
 const PROOF: &str =
-    "; or run the one proof of everything, a job of a few cents: bakeoff doctor --job";
+    "; or run the one proof of everything, a job of a few cents: the same command with --job";
 
 fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
     match error {
@@ -61,11 +63,42 @@ fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
     }
 }
 
-fn denied(decisions: &[Decision]) -> Vec<String> {
-    let refused = decisions.iter().filter(|decision| !decision.is_allowed);
-    refused
-        .map(|decision| format!("{} on {}", decision.action, decision.resource))
-        .collect()
+/// What is denied, and whether that is sure: where a policy asks for a condition key that the question
+/// did not have, a job may be allowed all the same.
+struct Denied {
+    what: Vec<String>,
+    unsure_for: BTreeSet<String>,
+}
+
+fn denied(decisions: &[Decision]) -> Option<Denied> {
+    let refused: Vec<&Decision> = decisions.iter().filter(|one| !one.is_allowed).collect();
+    let is_sure = refused.iter().any(|one| one.missing_context.is_empty());
+    let missing = refused.iter().flat_map(|one| one.missing_context.clone());
+    (!refused.is_empty()).then(|| Denied {
+        what: refused
+            .iter()
+            .map(|one| format!("{} on {}", one.action, one.resource))
+            .collect(),
+        unsure_for: missing.filter(|_| !is_sure).collect(),
+    })
+}
+
+impl Denied {
+    fn check(&self, name: CheckName, whose: &str, fix: String) -> Check {
+        let what = self.what.join(", ");
+        if self.unsure_for.is_empty() {
+            return Check::failed(name, format!("{whose} policies deny {what}")).fix(fix);
+        }
+        let keys: Vec<&str> = self.unsure_for.iter().map(String::as_str).collect();
+        Check::unknown(
+            name,
+            format!(
+                "{whose} policies deny {what}, unless {} is as they ask",
+                keys.join(", ")
+            ),
+        )
+        .fix(format!("{fix}{PROOF}"))
+    }
 }
 
 pub(super) fn own_jobs(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
@@ -74,22 +107,25 @@ pub(super) fn own_jobs(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Chec
         Ok(decisions) => decisions,
         Err(error) => return not_asked(name, error, principal),
     };
-    let refused = denied(decisions);
-    if refused.is_empty() {
-        let types = wanted.instance_types.join(", ");
-        let on = if types.is_empty() {
-            String::new()
-        } else {
-            format!(" on {types}")
-        };
-        return Check::ok(
-            name,
-            format!("its policies allow creating, watching and stopping jobs{on}"),
-        );
+    let whose = "the service's";
+    if let Some(refused) = denied(decisions) {
+        return refused.check(name, whose, format!(
+            "allow {principal} these ({POLICY}, CreateBakeoffJobs, TagJobsOnCreate and WatchAndStopOwnJobs; the types and \
+             the longest runtime are listed there)"
+        ));
     }
-    Check::failed(name, format!("its policies deny {}", refused.join(", "))).fix(format!(
-        "allow {principal} these ({POLICY}, CreateBakeoffJobs, TagJobsOnCreate and WatchAndStopOwnJobs; the types are listed there)"
-    ))
+    if wanted.instance_types.is_empty() {
+        return Check::unknown(
+            name,
+            "the service's policies allow watching and stopping jobs; creating was not asked, because no type was named",
+        )
+        .fix("name the types: --instance-type ml.g6.xlarge, or an experiment's file");
+    }
+    let types = wanted.instance_types.join(", ");
+    Check::ok(
+        name,
+        format!("the service's policies allow creating, watching and stopping jobs on {types}"),
+    )
 }
 
 pub(super) fn pass_role(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
@@ -99,45 +135,44 @@ pub(super) fn pass_role(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Che
     };
     let checked = match answered {
         Err(error) => not_asked(name, error, principal),
-        Ok(decisions) if denied(decisions).is_empty() => {
-            Check::ok(name, "the service may pass it to SageMaker")
-        }
-        Ok(_) => Check::failed(
-            name,
-            "the service may not pass it to SageMaker: every job would be refused",
-        )
-        .fix(format!(
+        Ok(decisions) => match denied(decisions) {
+            None => Check::ok(name, "the service may pass it to SageMaker"),
+            Some(refused) => refused.check(name, "the service's", format!(
             "allow {principal} iam:PassRole on {role} with iam:PassedToService = {SAGEMAKER} ({POLICY}, PassOneRoleToSageMakerOnly)"
-        )),
+            )),
+        },
     };
     checked.of(role)
 }
 
-pub(super) fn role_permissions(wanted: &Wanted, aws: &AwsFound) -> Check {
+pub(super) fn role_permissions(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
     let name = CheckName::RolePermissions;
     let Some((role, answered)) = wanted.role_arn.as_ref().zip(aws.role_permissions.as_ref()) else {
         return Check::unknown(name, "no role was named");
     };
     let checked = match answered {
         Err(AwsError::NotFound(_)) => Check::unknown(name, "the role does not exist (see `role`)"),
-        Err(error) => not_asked(name, error, "the service's principal"),
-        Ok(decisions) => {
-            let refused = denied(decisions);
-            if refused.is_empty() {
-                Check::ok(
-                    name,
-                    "its policies allow what jobs do; what buckets and keys say themselves is not looked at",
-                )
-            } else {
-                Check::failed(name, format!("its policies deny {}", refused.join(", ")))
-                    .fix(format!("attach these to the role ({ROLE_POLICY})"))
-            }
-        }
+        Err(error) => not_asked(name, error, principal),
+        Ok(decisions) => match denied(decisions) {
+            None => Check::ok(
+                name,
+                "its policies allow what jobs do; what buckets and keys say themselves is not looked at",
+            ),
+            Some(refused) => refused.check(
+                name,
+                "its",
+                format!(
+                    "aws iam put-role-policy --role-name {} --policy-name bakeoff --policy-document file://{ROLE_POLICY} (with \
+                     your bucket and account in it)",
+                    role_name(role)
+                ),
+            ),
+        },
     };
     checked.of(role)
 }
 
-pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Check {
+pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound, principal: &str) -> Check {
     let name = CheckName::Role;
     let Some((role, read)) = wanted.role_arn.as_ref().zip(aws.role.as_ref()) else {
         return Check::unknown(name, "no execution role was named").fix(
@@ -154,16 +189,17 @@ pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Check {
         .fix(format!("name a role of account {own}"))
         .of(role);
     }
-    let trust_line = format!(
-        "aws iam update-assume-role-policy --role-name {} --policy-document '{{\"Version\":\"2012-10-17\",\"Statement\":[{{\"Effect\":\"Allow\",\
-         \"Principal\":{{\"Service\":\"{SAGEMAKER}\"}},\"Action\":\"sts:AssumeRole\"}}]}}'",
-        role_name(role)
+    let statement = format!(
+        "{{\"Effect\":\"Allow\",\"Principal\":{{\"Service\":\"{SAGEMAKER}\"}},\"Action\":\"sts:AssumeRole\"}}"
     );
+    let trust = format!("{{\"Version\":\"2012-10-17\",\"Statement\":[{statement}]}}");
+    let role_name = role_name(role);
     let checked = match read {
         Err(AwsError::NotFound(_)) => Check::failed(name, "there is no such role").fix(format!(
-            "create it with the policy {ROLE_POLICY}, or name another: aws iam list-roles --query 'Roles[].Arn'"
+            "name another (aws iam list-roles --query 'Roles[].Arn'), or create it: aws iam create-role --role-name {role_name} \
+             --assume-role-policy-document '{trust}', then give it {ROLE_POLICY}"
         )),
-        Err(error) => not_asked(name, error, "the service's principal"),
+        Err(error) => not_asked(name, error, principal),
         Ok(found) if found.arn != *role => Check::failed(
             name,
             format!("there is one of that name, but it is {}", found.arn),
@@ -176,7 +212,10 @@ pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Check {
             name,
             format!("its trust policy does not let {SAGEMAKER} assume it"),
         )
-        .fix(trust_line),
+        .fix(format!(
+            "add {statement} to its trust policy (aws iam get-role --role-name {role_name}), or, if it is of no other use, replace it: \
+             aws iam update-assume-role-policy --role-name {role_name} --policy-document '{trust}'"
+        )),
     };
     checked.of(role)
 }
@@ -210,17 +249,19 @@ struct Statement {
     effect: String,
     action: Option<OneOrMany<String>>,
     principal: Option<serde_json::Value>,
+    condition: Option<serde_json::Value>,
 }
 
-/// Whether a trust policy lets SageMaker assume the role. Conditions are not evaluated: one that names
-/// this account or region holds, and any other shows in the first job.
+/// Whether a trust policy lets SageMaker assume the role. Conditions are taken to hold where they allow, and
+/// not to where they deny, as guards against other accounts do; any other shows in the first job.
 pub(super) fn trusts_sagemaker(policy: &str) -> bool {
     let Ok(policy) = serde_json::from_str::<TrustPolicy>(policy) else {
         return false;
     };
     let is_assume = |action: &String| {
         let action = action.to_ascii_lowercase();
-        matches!(action.as_str(), "sts:assumerole" | "sts:*" | "*")
+        let wild = action.strip_suffix('*');
+        action == "sts:assumerole" || wild.is_some_and(|start| "sts:assumerole".starts_with(start))
     };
     let concerns = |statement: &Statement| {
         let services = statement
@@ -235,10 +276,7 @@ pub(super) fn trusts_sagemaker(policy: &str) -> bool {
         let is_anyone = statement.principal.as_ref().is_some_and(|all| all == "*");
         (is_sagemaker || is_anyone) && statement.action.as_ref().is_some_and(|a| a.any(is_assume))
     };
-    let with_effect = |effect: &str| {
-        policy
-            .statement
-            .any(|statement| statement.effect == effect && concerns(statement))
-    };
-    with_effect("Allow") && !with_effect("Deny")
+    let allows = |one: &Statement| one.effect == "Allow" && concerns(one);
+    let denies = |one: &Statement| one.effect == "Deny" && one.condition.is_none() && concerns(one);
+    policy.statement.any(allows) && !policy.statement.any(denies)
 }

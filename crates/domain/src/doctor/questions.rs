@@ -2,11 +2,19 @@
 //! Bakeoff needs? IAM knows the policies of a principal, not those of buckets and keys, and not what an
 //! organisation forbids; the one proof of everything is a job.
 
-use super::wanted::{ImageUri, Wanted};
+use super::wanted::{ImageUri, S3Place, S3Use, Wanted};
 use crate::sagemaker::error::AwsError;
 
 /// The service that assumes execution roles.
 pub(super) const SAGEMAKER: &str = "sagemaker.amazonaws.com";
+
+/// The caller as AWS sees it (sts:GetCallerIdentity).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Twelve digits.
+    pub account: String,
+    pub arn: String,
+}
 
 /// One question: may the principal do this to that?
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +58,8 @@ pub struct Decision {
     pub action: String,
     pub resource: String,
     pub is_allowed: bool,
+    /// Condition keys that a policy asks for and the question did not have: a denial may be due to that.
+    pub missing_context: Vec<String>,
 }
 
 /// The answers to all questions about a principal.
@@ -104,15 +114,22 @@ pub(super) fn account_of(arn: &str) -> &str {
     arn.split(':').nth(4).unwrap_or_default()
 }
 
+/// `aws`, `aws-cn`, `aws-us-gov`.
+fn partition_of(arn: &str) -> &str {
+    arn.split(':').nth(1).unwrap_or("aws")
+}
+
 /// What the service does with its own jobs.
-pub fn questions_of_service(wanted: &Wanted, account: &str, installation: &str) -> Vec<Question> {
+pub fn questions_of_service(wanted: &Wanted, caller: &Caller, installation: &str) -> Vec<Question> {
     let region = &wanted.region;
+    let (partition, account) = (partition_of(&caller.arn), &caller.account);
+    let runtime = wanted.max_runtime_seconds.unwrap_or(3_600);
     let mut context = vec![
         Context::text("aws:RequestTag/bakeoff:managed-by", "bakeoff-control-plane"),
         Context::text("sagemaker:TaggingAction", "CreateTrainingJob"),
         Context {
             key: "sagemaker:MaxRuntimeInSeconds",
-            values: vec!["3600".to_owned()],
+            values: vec![runtime.to_string()],
             kind: ContextKind::Number,
         },
     ];
@@ -137,7 +154,7 @@ pub fn questions_of_service(wanted: &Wanted, account: &str, installation: &str) 
     vec![Question {
         actions,
         resource: format!(
-            "arn:aws:sagemaker:{region}:{account}:training-job/bakeoff-{installation}-0"
+            "arn:{partition}:sagemaker:{region}:{account}:training-job/bakeoff-{installation}-0"
         ),
         context,
     }]
@@ -152,43 +169,55 @@ pub fn questions_of_pass_role(role_arn: &str) -> Vec<Question> {
     }]
 }
 
-/// What jobs do under their role.
-pub fn questions_of_role(wanted: &Wanted) -> Vec<Question> {
-    let region = &wanted.region;
-    let account = wanted.role_arn.as_deref().map_or("", account_of);
-    let question = |actions: &[&'static str], resource: String| Question {
+fn question(actions: &[&'static str], resource: String) -> Question {
+    Question {
         actions: actions.to_vec(),
         resource,
         context: Vec::new(),
+    }
+}
+
+/// What jobs do with a prefix.
+fn questions_of_place(place: &S3Place, partition: &str) -> Vec<Question> {
+    let actions: &[&'static str] = match place.usage {
+        S3Use::Input => &["s3:GetObject"],
+        S3Use::Output => &["s3:PutObject"],
+        S3Use::Checkpoints => &["s3:PutObject", "s3:GetObject"],
     };
-    let mut all = vec![question(
-        &["logs:CreateLogStream", "logs:PutLogEvents"],
-        format!(
-            "arn:aws:logs:{region}:{account}:log-group:/aws/sagemaker/TrainingJobs:log-stream:bakeoff"
+    let mut all = vec![question(actions, place.object_arn(partition))];
+    if place.usage != S3Use::Output {
+        let bucket = format!("arn:{partition}:s3:::{}", place.bucket());
+        all.push(Question {
+            context: vec![Context::text("s3:prefix", place.prefix())],
+            ..question(&["s3:ListBucket"], bucket)
+        });
+    }
+    all
+}
+
+/// What jobs do under their role.
+pub fn questions_of_role(wanted: &Wanted) -> Vec<Question> {
+    let region = &wanted.region;
+    let role = wanted.role_arn.as_deref().unwrap_or_default();
+    let (partition, account) = (partition_of(role), account_of(role));
+    let group =
+        format!("arn:{partition}:logs:{region}:{account}:log-group:/aws/sagemaker/TrainingJobs");
+    let mut all = vec![
+        question(&["logs:CreateLogGroup"], group.clone()),
+        question(
+            &["logs:CreateLogStream", "logs:PutLogEvents"],
+            format!("{group}:log-stream:bakeoff"),
         ),
-    )];
-    all.push(Question {
-        context: vec![Context::text(
-            "cloudwatch:namespace",
-            "/aws/sagemaker/TrainingJobs",
-        )],
-        ..question(&["cloudwatch:PutMetricData"], "*".to_owned())
-    });
+        Question {
+            context: vec![Context::text(
+                "cloudwatch:namespace",
+                "/aws/sagemaker/TrainingJobs",
+            )],
+            ..question(&["cloudwatch:PutMetricData"], "*".to_owned())
+        },
+    ];
     for place in &wanted.places {
-        let (bucket, prefix) = (place.bucket(), place.prefix());
-        let object = format!("arn:aws:s3:::{bucket}/{prefix}/bakeoff");
-        let action = if place.is_written {
-            "s3:PutObject"
-        } else {
-            "s3:GetObject"
-        };
-        all.push(question(&[action], object));
-        if !place.is_written {
-            all.push(Question {
-                context: vec![Context::text("s3:prefix", prefix)],
-                ..question(&["s3:ListBucket"], format!("arn:aws:s3:::{bucket}"))
-            });
-        }
+        all.extend(questions_of_place(place, partition));
     }
     let image = wanted.image.as_ref().and_then(ImageUri::parts);
     if let Some(image) = image {
@@ -196,7 +225,7 @@ pub fn questions_of_role(wanted: &Wanted) -> Vec<Question> {
         all.push(question(
             &["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
             format!(
-                "arn:aws:ecr:{}:{}:repository/{}",
+                "arn:{partition}:ecr:{}:{}:repository/{}",
                 image.region, image.account, image.repository
             ),
         ));

@@ -1,4 +1,5 @@
-//! Quotas and prices of the types that are to be used: what may run, and what could be started.
+//! Quotas and prices of the types that are to be used: what may run, and what could be started. The linter
+//! holds one experiment against the quotas; this is about the account.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use crate::catalog;
 use crate::money::price::PriceStatus;
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::quota::{Quota, Usage};
+use crate::spec::PurchaseOption;
 
 /// Instances of a type that may run, under each purchase option; `None` where Service Quotas lists
 /// none.
@@ -22,6 +24,21 @@ struct Allowed {
 impl Allowed {
     fn is_nothing(self) -> bool {
         self.on_demand.unwrap_or(0) == 0 && self.spot.unwrap_or(0) == 0
+    }
+
+    /// Whether so many instances may run under each of these options, on demand if there are none.
+    fn is_enough(self, instances: u32, options: &[PurchaseOption]) -> bool {
+        let of = |option: PurchaseOption| match option {
+            PurchaseOption::OnDemand => self.on_demand,
+            PurchaseOption::Spot => self.spot,
+        };
+        let options = match options {
+            [] => &[PurchaseOption::OnDemand][..],
+            options => options,
+        };
+        options
+            .iter()
+            .all(|option| of(*option).unwrap_or(0) >= instances)
     }
 
     fn in_words(self, instance_type: &str) -> String {
@@ -65,48 +82,74 @@ pub(super) fn quotas(
             return Check::unknown(name, format!("{action}: {error}")).fix("run it again");
         }
     };
-    let allowed = |kind: &str| quotas.get(kind).copied().unwrap_or_default();
-    let request = |kind: &str| {
-        let region = &wanted.region;
-        format!(
-            "request an increase of `{kind} for training job usage` (and `for spot training job usage`): \
-             https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
-        )
-    };
     if wanted.instance_types.is_empty() {
-        let accelerated = || {
-            catalog::all()
-                .iter()
-                .filter(|kind| kind.accelerator_count > 0)
-                .map(|kind| kind.instance_type.as_str())
-        };
-        let usable: Vec<&str> = accelerated()
-            .filter(|kind| !allowed(kind).is_nothing())
-            .collect();
-        let all = accelerated().count();
-        return if usable.is_empty() {
-            Check::failed(
+        of_account(&wanted.region, &quotas)
+    } else {
+        of_types(wanted, &quotas)
+    }
+}
+
+/// The line that has a quota raised.
+fn request(region: &str, kind: &str) -> String {
+    format!(
+        "request an increase of `{kind} for training job usage` (and `for spot training job usage`): \
+         https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"
+    )
+}
+
+fn of_account(region: &str, quotas: &BTreeMap<&str, Allowed>) -> Check {
+    let name = CheckName::Quotas;
+    let accelerated = catalog::all()
+        .iter()
+        .filter(|kind| kind.accelerator_count > 0)
+        .map(|kind| kind.instance_type.as_str());
+    let accelerated: Vec<&str> = accelerated.collect();
+    let may_run = |kind: &&str| {
+        quotas
+            .get(kind)
+            .is_some_and(|allowed| !allowed.is_nothing())
+    };
+    let usable: Vec<&str> = accelerated.iter().copied().filter(may_run).collect();
+    let named = match usable.len() {
+        0 => {
+            return Check::failed(
                 name,
                 "0 for every type with accelerators, as in a new account: no trial can run",
             )
-            .fix(request("ml.g6.xlarge"))
-        } else {
-            let detail = format!(
-                "{} of {all} types with accelerators may run, the others are 0: {}",
-                usable.len(),
-                usable.join(", ")
-            );
-            Check::ok(name, detail)
-        };
-    }
+            .fix(request(region, "ml.g6.xlarge"));
+        }
+        1..=10 => format!(": {}", usable.join(", ")),
+        _ => String::new(),
+    };
+    Check::ok(
+        name,
+        format!(
+            "{} of {} types with accelerators may run{named}",
+            usable.len(),
+            accelerated.len()
+        ),
+    )
+}
+
+fn of_types(wanted: &Wanted, quotas: &BTreeMap<&str, Allowed>) -> Check {
+    let name = CheckName::Quotas;
+    let allowed = |kind: &str| quotas.get(kind).copied().unwrap_or_default();
     let types = || wanted.instance_types.iter().map(String::as_str);
     let words: Vec<String> = types().map(|kind| allowed(kind).in_words(kind)).collect();
-    match types().find(|kind| allowed(kind).is_nothing()) {
-        Some(none) => Check::failed(
+    let instances = wanted.instance_count.unwrap_or(1);
+    let lacking: Vec<&str> = types()
+        .filter(|kind| !allowed(kind).is_enough(instances, &wanted.purchase_options))
+        .collect();
+    match lacking.first() {
+        Some(first) => Check::failed(
             name,
-            format!("no job can run on {none}: {}", words.join("; ")),
+            format!(
+                "not enough for {instances} of {}: {}",
+                lacking.join(", "),
+                words.join("; ")
+            ),
         )
-        .fix(request(none)),
+        .fix(request(&wanted.region, first)),
         None => Check::ok(name, words.join("; ")),
     }
 }
@@ -149,14 +192,14 @@ pub(super) fn prices(wanted: &Wanted, all: &[PriceFound]) -> Check {
         )
         .fix(refresh);
     }
-    if !guessed.is_empty() {
+    if !guessed.is_empty() && !wanted.instance_types.is_empty() {
         let detail = format!(
-            "{} of {} types have a price in {region}; not from AWS's list: {}",
+            "{} of {} types have a price in {region}; AWS lists none of its own for training on {}, so theirs is assumed or estimated",
             found.len() - missing.len(),
             found.len(),
             guessed.join(", ")
         );
-        return Check::warning(name, detail).fix(refresh);
+        return Check::warning(name, detail);
     }
     Check::ok(
         name,

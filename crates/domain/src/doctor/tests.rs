@@ -2,10 +2,12 @@
 
 use rust_decimal::Decimal;
 
-use super::found::{AwsFound, Caller, DatabaseFound, Found, PriceFound};
+use super::found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound};
 use super::permissions::trusts_sagemaker;
-use super::questions::{Decision, RoleFound, principal_of, questions_of_role, role_name};
-use super::wanted::{ImageUri, S3Place, Wanted};
+use super::questions::{
+    Caller, Decision, RoleFound, principal_of, questions_of_role, questions_of_service, role_name,
+};
+use super::wanted::{ImageUri, S3Place, S3Use, Wanted};
 use super::{Check, CheckName, CheckState, examine, job};
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
@@ -23,9 +25,9 @@ fn wanted() -> Wanted {
         )),
         places: vec![S3Place {
             uri: "s3://b/models/".to_owned(),
-            is_written: true,
+            usage: S3Use::Output,
         }],
-        instance_types: Vec::new(),
+        ..Wanted::default()
     }
 }
 
@@ -127,6 +129,13 @@ fn trust_policies_are_read_in_every_form_that_iam_keeps_them() {
     let other_action = one_statement.replace("sts:AssumeRole", "sts:SetSourceIdentity");
     assert!(!trusts_sagemaker(&other_action));
     assert!(!trusts_sagemaker(&one_statement.replace("Allow", "Deny")));
+    assert!(trusts_sagemaker(
+        &one_statement.replace("sts:AssumeRole", "sts:Assume*")
+    ));
+    // A guard against other accounts, as AWS recommends it.
+    let guarded = r#"{"Statement": [{"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"},
+        {"Effect": "Deny", "Principal": "*", "Action": "sts:AssumeRole", "Condition": {"StringNotEquals": {"aws:SourceAccount": "1"}}}]}"#;
+    assert!(trusts_sagemaker(guarded));
     assert!(!trusts_sagemaker("no JSON"));
 }
 
@@ -194,16 +203,40 @@ fn a_role_is_asked_for_what_its_jobs_do_and_no_more() {
     let mut wanted = wanted();
     wanted.places.push(S3Place {
         uri: "s3://data/train/".to_owned(),
-        is_written: false,
+        usage: S3Use::Input,
+    });
+    wanted.places.push(S3Place {
+        uri: "s3://b/saved".to_owned(),
+        usage: S3Use::Checkpoints,
     });
     let asked = questions_of_role(&wanted);
     let on = |action: &str| -> Vec<&str> {
         let those = asked.iter().filter(|one| one.actions.contains(&action));
         those.map(|one| one.resource.as_str()).collect()
     };
-    assert_eq!(on("s3:PutObject"), ["arn:aws:s3:::b/models/bakeoff"]);
-    assert_eq!(on("s3:GetObject"), ["arn:aws:s3:::data/train/bakeoff"]);
-    assert_eq!(on("s3:ListBucket"), ["arn:aws:s3:::data"]);
+    assert_eq!(
+        on("s3:PutObject"),
+        [
+            "arn:aws:s3:::b/models/bakeoff",
+            "arn:aws:s3:::b/saved/bakeoff"
+        ]
+    );
+    // Checkpoints are restored, too.
+    assert_eq!(
+        on("s3:GetObject"),
+        [
+            "arn:aws:s3:::data/train/bakeoff",
+            "arn:aws:s3:::b/saved/bakeoff"
+        ]
+    );
+    assert_eq!(on("s3:ListBucket"), ["arn:aws:s3:::data", "arn:aws:s3:::b"]);
+    // SageMaker lists a channel by its prefix as it is written.
+    let prefixes = asked.iter().flat_map(|one| &one.context);
+    let prefixes: Vec<&str> = prefixes
+        .filter(|one| one.key == "s3:prefix")
+        .map(|one| one.values[0].as_str())
+        .collect();
+    assert_eq!(prefixes, ["train/", "saved"]);
     assert_eq!(
         on("ecr:BatchGetImage"),
         ["arn:aws:ecr:us-east-1:111122223333:repository/lora"]
@@ -270,6 +303,7 @@ fn every_denied_action_is_named() {
         action: action.to_owned(),
         resource: "arn".to_owned(),
         is_allowed,
+        missing_context: Vec::new(),
     };
     aws.role_permissions = Some(Ok(vec![
         decision("s3:PutObject", false),
@@ -320,4 +354,103 @@ fn the_job_runs_on_the_cheapest_type_that_may_run() {
         ..wanted()
     };
     assert_eq!(job(&nowhere, None), None);
+}
+
+#[test]
+fn a_denial_for_want_of_a_condition_key_is_not_sure() {
+    let mut aws = aws();
+    aws.own_jobs = Ok(vec![Decision {
+        action: "sagemaker:AddTags".to_owned(),
+        resource: "arn".to_owned(),
+        is_allowed: false,
+        missing_context: vec!["aws:SourceVpc".to_owned()],
+    }]);
+    let own = check(&wanted(), &found(aws), CheckName::OwnJobs);
+    assert_eq!(own.state, CheckState::Unknown);
+    assert!(own.detail.contains("aws:SourceVpc"), "{}", own.detail);
+}
+
+#[test]
+fn creating_jobs_is_asked_for_the_types_that_are_named_and_in_their_partition() {
+    let caller = Caller {
+        account: "111122223333".to_owned(),
+        arn: "arn:aws-us-gov:sts::111122223333:assumed-role/b/1".to_owned(),
+    };
+    let asks = |wanted: &Wanted| {
+        let all = questions_of_service(wanted, &caller, "x");
+        assert!(all[0].resource.starts_with("arn:aws-us-gov:sagemaker:"));
+        all[0].actions.contains(&"sagemaker:CreateTrainingJob")
+    };
+    assert!(!asks(&wanted()));
+    let state = check(&wanted(), &found(aws()), CheckName::OwnJobs).state;
+    assert_eq!(state, CheckState::Unknown, "what was not asked is not said");
+    let types = Wanted {
+        instance_types: vec!["ml.g5.xlarge".to_owned()],
+        ..wanted()
+    };
+    assert!(asks(&types));
+    assert_eq!(
+        check(&types, &found(aws()), CheckName::OwnJobs).state,
+        CheckState::Ok
+    );
+}
+
+#[test]
+fn quotas_are_held_against_instances_and_purchase_options() {
+    use crate::spec::PurchaseOption;
+    let state = |instances, options: &[PurchaseOption]| {
+        let wanted = Wanted {
+            instance_types: vec!["ml.p5.48xlarge".to_owned()],
+            instance_count: Some(instances),
+            purchase_options: options.to_vec(),
+            ..wanted()
+        };
+        check(&wanted, &found(aws()), CheckName::Quotas).state
+    };
+    assert_eq!(state(1, &[]), CheckState::Ok);
+    assert_eq!(state(2, &[]), CheckState::Failed);
+    assert_eq!(state(1, &[PurchaseOption::Spot]), CheckState::Failed);
+    let both = [PurchaseOption::OnDemand, PurchaseOption::Spot];
+    assert_eq!(state(1, &both), CheckState::Failed);
+}
+
+#[test]
+fn a_bucket_passes_only_for_what_was_seen_of_it() {
+    let state = |usage, listed| {
+        let mut aws = aws();
+        let place = S3Place {
+            uri: "s3://b/x/".to_owned(),
+            usage,
+        };
+        aws.buckets = vec![BucketFound {
+            bucket: "b".to_owned(),
+            region: Ok(Some("us-east-1".to_owned())),
+            listed: vec![(place, listed)],
+        }];
+        check(&wanted(), &found(aws), CheckName::Bucket).state
+    };
+    let denied = || Err(AwsError::Denied("no".to_owned()));
+    assert_eq!(state(S3Use::Input, Ok(true)), CheckState::Ok);
+    assert_eq!(state(S3Use::Input, Ok(false)), CheckState::Failed);
+    assert_eq!(state(S3Use::Output, Ok(false)), CheckState::Ok);
+    // Only jobs have to see inputs.
+    assert_eq!(state(S3Use::Input, denied()), CheckState::Unknown);
+    assert_eq!(state(S3Use::Output, denied()), CheckState::Failed);
+    assert_eq!(state(S3Use::Checkpoints, denied()), CheckState::Failed);
+}
+
+#[test]
+fn no_answer_is_not_a_refusal() {
+    let mut seen = found(aws());
+    seen.caller = Err(AwsError::Unknown("dispatch failure".to_owned()));
+    seen.at_aws = None;
+    seen.clock_off_seconds = None;
+    let credentials = check(&wanted(), &seen, CheckName::Credentials);
+    assert_eq!(credentials.state, CheckState::Unknown);
+    let logs = check(&wanted(), &seen, CheckName::Logs);
+    assert_eq!(logs.detail, "not looked at: AWS did not answer");
+    // An answer that nobody understands is one all the same.
+    seen.clock_off_seconds = Some(0.0);
+    let credentials = check(&wanted(), &seen, CheckName::Credentials);
+    assert_eq!(credentials.state, CheckState::Failed);
 }

@@ -36,9 +36,21 @@ pub struct FullRunOf {
     pub cost_usd: Option<[Usd; 2]>,
     /// Of the trial, measured.
     pub tokens_per_second: f64,
-    /// Hours that the trial trained, and what it cost: the head of this run, if it goes on from there.
+    /// The checkpoint that it goes on from, if it is not the trial's newest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<ChosenCheckpoint>,
+    /// Hours that the trial trained, and what it cost: the head of this run, if it goes on from its newest
+    /// checkpoint.
     pub trial_hours: f64,
     pub trial_cost_usd: Usd,
+}
+
+/// A checkpoint that a run goes on from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChosenCheckpoint {
+    pub name: String,
+    /// Its step over that of the trial's newest; 0 where they name no steps.
+    pub share: f64,
 }
 
 impl FullRunOf {
@@ -59,39 +71,29 @@ impl FullRunOf {
             projected_cost_usd: row.projected_cost_usd,
             cost_usd: odds.map(|odds| [odds.cost_usd_low, odds.cost_usd_high]),
             tokens_per_second: row.tokens_per_second,
+            checkpoint: None,
             trial_hours: hours(trial),
             trial_cost_usd: trial.cost_usd,
         }
     }
 
-    /// The same from a checkpoint that is not the trial's newest: only this share of what the trial had
-    /// trained is behind it.
-    #[must_use]
-    pub fn from_earlier(self, share: f64) -> Self {
-        let usd = Usd::from_f64(self.trial_cost_usd.as_f64() * share);
-        Self {
-            trial_hours: self.trial_hours * share,
-            trial_cost_usd: usd.unwrap_or(self.trial_cost_usd),
-            ..self
+    /// How much of the trial lies before the run's first step.
+    fn head_share(&self) -> f64 {
+        match &self.checkpoint {
+            _ if !self.from_checkpoint => 0.0,
+            Some(chosen) => chosen.share,
+            None => 1.0,
         }
     }
 
     /// Hours of its projection that its trial has trained already.
     pub fn head_hours(&self) -> f64 {
-        if self.from_checkpoint {
-            self.trial_hours
-        } else {
-            0.0
-        }
+        self.trial_hours * self.head_share()
     }
 
     /// Dollars of its projection that its trial has cost already.
     pub fn head_usd(&self) -> Usd {
-        if self.from_checkpoint {
-            self.trial_cost_usd
-        } else {
-            Usd::ZERO
-        }
+        Usd::from_f64(self.trial_cost_usd.as_f64() * self.head_share()).unwrap_or(Usd::ZERO)
     }
 
     /// Whether a finished run came out as projected: faster, within the interval, or slower. What its
@@ -350,7 +352,15 @@ fn reasons(of: &FullRunOf, outcome: &Outcome, row: Option<&Ranked>) -> Vec<Strin
             ));
         }
     }
-    reasons.push(if of.from_checkpoint {
+    reasons.push(if let Some(chosen) = &of.checkpoint {
+        format!(
+            "it goes on from {} of its trial, {}, which took {:.1} h and {} until then",
+            chosen.name,
+            of.trial_id,
+            of.head_hours(),
+            of.head_usd()
+        )
+    } else if of.from_checkpoint {
         format!(
             "it goes on from the checkpoints of its trial, {}, which took {:.1} h and {}",
             of.trial_id, of.trial_hours, of.trial_cost_usd

@@ -134,10 +134,18 @@ pub trait Logs: Send + Sync {
     async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError>;
 }
 
+/// What is copied, if it has not been written again since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopySource<'a> {
+    /// `s3://bucket/key`.
+    pub s3_uri: &'a str,
+    pub written_at: DateTime<Utc>,
+}
+
 /// A range of an object that becomes a part of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartCopy<'a> {
-    pub from: &'a str,
+    pub source: CopySource<'a>,
     pub to: &'a str,
     pub upload: &'a str,
     /// From 1.
@@ -161,8 +169,8 @@ pub trait Objects: Send + Sync {
     /// Deletes objects below an `s3://bucket/prefix`, by their keys relative to it, at most 1,000. One
     /// that is not there is no error.
     async fn delete(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError>;
-    /// Copies an object of at most 5 GB to another address; both are whole `s3://bucket/key`s.
-    async fn copy(&self, from: &str, to: &str) -> Result<(), AwsError>;
+    /// Copies an object of at most 5 GB to another address.
+    async fn copy(&self, source: CopySource<'_>, to: &str) -> Result<(), AwsError>;
     /// Begins a multipart upload, and returns its id.
     async fn begin_upload(&self, to: &str) -> Result<String, AwsError>;
     /// Copies a range into a part of an upload, and returns its ETag.

@@ -356,6 +356,7 @@ pub(super) fn job(document: &Value) -> Job {
     job.retries = arguments.contains_key("max_retry_attempts");
     job.checks_infrastructure = flag("enable_infra_check");
     job.environment = strings(arguments.get("environment"));
+    job.has_environment = arguments.get("environment").is_some_and(Value::is_object);
     job.entry_point = text("entry_point").map(|script| At::new(script.to_owned(), "/entry_point"));
     for key in ["sdk_class", "base_job_name", "job_name"] {
         job.words

@@ -138,6 +138,7 @@ pub(super) struct Job {
     pub(super) entry_point: Option<At<String>>,
     pub(super) hyperparameters: Vec<At<String>>,
     pub(super) environment: BTreeMap<String, String>,
+    pub(super) has_environment: bool,
     pub(super) retries: bool,
     pub(super) checks_infrastructure: bool,
     /// Names that people chose: of jobs, scripts, classes.
@@ -176,6 +177,7 @@ impl Job {
             entry_point: None,
             hyperparameters: Vec::new(),
             environment: BTreeMap::new(),
+            has_environment: false,
             retries: false,
             checks_infrastructure: false,
             words: Vec::new(),
@@ -238,6 +240,7 @@ pub(super) fn of_body(body: &Value) -> Job {
         Value::as_u64,
     );
     job.environment = strings(body.get("Environment"));
+    job.has_environment = body.get("Environment").is_some_and(Value::is_object);
     job.keep_alive = at(
         body,
         "/ResourceConfig/KeepAlivePeriodInSeconds",

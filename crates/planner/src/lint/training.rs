@@ -324,7 +324,7 @@ fn efa(job: &Job, findings: &mut Vec<Finding>) {
     };
     let missing: Vec<_> = EFA_VARIABLES
         .into_iter()
-        .filter(|(name, _)| !job.environment.contains_key(*name))
+        .filter(|(name, value)| job.environment.get(*name).is_none_or(|own| own != value))
         .collect();
     if job.instances() < 2 || missing.is_empty() {
         return;
@@ -338,23 +338,31 @@ fn efa(job: &Job, findings: &mut Vec<Finding>) {
         Origin::Body => "/Environment",
         Origin::Estimator => "/environment",
     };
-    let mut all = job.environment.clone();
-    all.extend(
-        missing
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
-    );
-    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let wanted: Vec<String> = missing
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     findings.push(
         found("efa-variables", &group.instance_type.pointer)
             .says(format!(
-                "{} instances of {} without {}: SageMaker's training toolkit does not set it there, and NCCL may fall back to TCP or hang",
+                "{} instances of {} without {}: SageMaker's training toolkit does not set all of them there, and NCCL may fall \
+                 back to TCP or hang",
                 job.instances(),
                 group.instance_type.value,
-                names.join(" and "),
+                wanted.join(" and "),
             ))
-            .patch(vec![Operation::set(place, json!(all))]),
+            .patch(with_variables(place, job.has_environment, &missing)),
     );
+}
+
+/// A patch that sets variables, and keeps the others.
+fn with_variables(place: &str, is_there: bool, variables: &[(&str, &str)]) -> Vec<Operation> {
+    let object = (!is_there).then(|| Operation::set(place, json!({})));
+    let set = |(name, value): &(&str, &str)| Operation::set(&format!("{place}/{name}"), *value);
+    object
+        .into_iter()
+        .chain(variables.iter().map(set))
+        .collect()
 }
 
 /// Reports names that are mistaken for features.

@@ -1,11 +1,15 @@
 //! S3: a real S3 protocol server (`s3s`) over a folder, one subfolder per bucket; before it, what the
 //! set-up refuses, and behind it, the region of buckets.
 
+use std::path::Path;
+use std::time::SystemTime;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
@@ -36,6 +40,15 @@ pub(crate) async fn serve(listener: TcpListener, region: Region) -> std::io::Res
     axum::serve(listener, router.with_state(S3 { region, service })).await
 }
 
+/// Objects are as old as the region's clock says.
+fn dated(file: &Path, now: DateTime<Utc>) {
+    let file = std::fs::File::options().write(true).open(file);
+    let dated = file.and_then(|file| file.set_modified(SystemTime::from(now)));
+    if let Err(error) = dated {
+        tracing::debug!(%error, "an object could not be dated");
+    }
+}
+
 async fn call(State(s3): State<S3>, request: Request) -> Response {
     let path = request.uri().path().trim_start_matches('/').to_owned();
     let ask = S3Ask {
@@ -52,6 +65,9 @@ async fn call(State(s3): State<S3>, request: Request) -> Response {
     if let Some(refused) = refused {
         return refused;
     }
+    let written = (request.method() == Method::PUT || request.method() == Method::POST)
+        .then(|| s3.region.object_path(&format!("s3://{path}")))
+        .flatten();
     let request = request.map(s3s::Body::http_body_unsync);
     let mut answer = match s3.service.call(request).await {
         Ok(answer) => answer.map(Body::new),
@@ -60,6 +76,9 @@ async fn call(State(s3): State<S3>, request: Request) -> Response {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
+    if let Some(file) = written {
+        dated(&file, s3.region.now());
+    }
     if let Ok(own) = HeaderValue::from_str(&own) {
         answer.headers_mut().insert(REGION_HEADER, own);
     }
