@@ -124,6 +124,8 @@ pub struct Part {
     pub place: LogPlace,
     /// Whether everything that there is by now was read.
     pub is_at_end: bool,
+    /// Streams that were not read, because there are too many.
+    pub left_out: usize,
 }
 
 /// One stream, a page at a time.
@@ -197,7 +199,7 @@ pub async fn after(
     place: LogPlace,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let streams = streams(aws, job_name, wanted).await?;
+    let (streams, left_out) = streams(aws, job_name, wanted).await?;
     let pages = pages_each(streams.len());
     let readers = streams.into_iter().map(|stream| {
         let seen = place.of(&stream);
@@ -208,6 +210,7 @@ pub async fn after(
         lines: Vec::new(),
         place,
         is_at_end: false,
+        left_out,
     };
     let mut bytes = 0;
     while part.lines.len() < most && bytes < PART_BYTES {
@@ -236,12 +239,17 @@ pub async fn after(
     Ok(part)
 }
 
-/// The streams that are wanted.
-async fn streams(aws: &Aws, job_name: &str, wanted: &Wanted) -> Result<Vec<String>, AwsError> {
+/// The streams that are wanted, and how many are left out.
+async fn streams(
+    aws: &Aws,
+    job_name: &str,
+    wanted: &Wanted,
+) -> Result<(Vec<String>, usize), AwsError> {
     let mut streams = aws.log_streams(job_name).await?;
     streams.retain(|stream| wanted.has_stream(stream));
+    let left_out = streams.len().saturating_sub(STREAMS_MAX);
     streams.truncate(STREAMS_MAX);
-    Ok(streams)
+    Ok((streams, left_out))
 }
 
 /// Pages that may be read of each stream: at least a few, since some are empty.
@@ -270,12 +278,13 @@ pub async fn tails(
     wanted: &Wanted,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let streams = streams(aws, job_name, wanted).await?;
+    let (streams, left_out) = streams(aws, job_name, wanted).await?;
     let (pages, bytes) = (pages_each(streams.len()), PART_BYTES / streams.len().max(1));
     let mut part = Part {
         lines: Vec::new(),
         place: LogPlace::default(),
         is_at_end: true,
+        left_out,
     };
     for stream in streams {
         let end = end_of(aws, stream, wanted, most, pages).await?;

@@ -28,6 +28,14 @@ impl From<LogLine> for LogLineView {
     }
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A part of a job's log.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = LogPart)]
@@ -42,6 +50,9 @@ pub struct LogPartView {
     pub next_page_token: Option<String>,
     /// Whether this is everything that there is by now.
     pub is_at_end: bool,
+    /// Streams that were not read, because the job has more than 512: name a host to read its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_streams: u32,
     /// The log in AWS's console.
     pub console_url: String,
 }

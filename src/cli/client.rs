@@ -72,13 +72,16 @@ impl Client {
         self.send(Method::POST, path, Some(body), Some(key)).await
     }
 
-    /// For what may be repeated as it is.
+    /// Once, whatever the answer.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &[u8],
     ) -> anyhow::Result<T> {
-        self.send(Method::POST, path, Some(body), None).await
+        match self.try_once(Method::POST, path, Some(body), None).await {
+            Ok(answer) => Ok(answer.json().await?),
+            Err(Failure::Final(error) | Failure::Passing(error)) => Err(error),
+        }
     }
 
     async fn send<T: DeserializeOwned>(

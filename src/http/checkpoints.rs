@@ -130,6 +130,12 @@ pub(super) async fn copy(
                     "other checkpoints are being copied; ask again when they are done",
                 ));
             }
+            Started::Failed(AwsError::Rejected { code, .. }) if code == "PreconditionFailed" => {
+                return Err(Problem::conflict(
+                    "checkpoint_changed",
+                    "it was written again while it was copied; ask again, or choose one that nothing writes to",
+                ));
+            }
             Started::Failed(error) => {
                 return Err(there.refused(error, "s3:GetObject and s3:PutObject"));
             }

@@ -261,6 +261,7 @@ impl Log {
             job_name: self.attempt.job_name.clone(),
             next_page_token: (!is_all).then(|| self.token(&part.place)),
             is_at_end: part.is_at_end,
+            left_out_streams: u32::try_from(part.left_out).unwrap_or(u32::MAX),
             console_url: links::log(&self.place.region, &self.attempt.job_name),
             lines: part.lines.into_iter().map(Into::into).collect(),
         }
@@ -323,7 +324,15 @@ impl Following {
         let read = match (self.tail, self.at.clone()) {
             (Some(most), _) => self.log.tail(most).await,
             (None, at) => {
-                let (log, place) = self.log.clone().at(at).await.ok()?;
+                let (log, place) = match self.log.clone().at(at).await {
+                    Ok(found) => found,
+                    Err(problem) if problem.retryable || problem.status >= 500 => return None,
+                    // A place that this trial never had.
+                    Err(problem) => {
+                        self.is_told_end = true;
+                        return Some(SseEvent::default().event("error").data(problem.to_json()));
+                    }
+                };
                 self.log = log;
                 let most = usize::try_from(LINES).unwrap_or(usize::MAX);
                 self.log.after(place, most).await

@@ -244,6 +244,10 @@ async fn a_stream_follows_a_job_to_its_end(pool: PgPool) {
     let mut seen = lines(&text);
     seen.extend(lines(&rest));
     assert_eq!(plain(&seen), raw(&test, &trial.attempts[0].job_name).await);
+    // A place that the trial never had is said, not waited for.
+    let nowhere = follow(Some("7;".to_owned())).send().await.unwrap();
+    let nowhere = nowhere.text().await.unwrap();
+    assert!(nowhere.contains("event: error"), "{nowhere}");
 }
 
 /// The command line prints the same lines, and ends with the trial.

@@ -10,7 +10,8 @@ const NOT_FOUND_TEXT: &str = "Requested resource not found";
 
 /// Definite refusals by SageMaker and CloudWatch themselves: nothing happened, and a retry will not
 /// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
-const DEFINITE: [&str; 17] = [
+const DEFINITE: [&str; 18] = [
+    "PreconditionFailed",
     "ValidationException",
     "ValidationError",
     "ConflictException",

@@ -54,9 +54,10 @@ fn split(s3_uri: &str) -> (&str, &str) {
     rest.split_once('/').unwrap_or((rest, ""))
 }
 
-/// Listings and the header are exact to the second.
+/// The header is exact to the second: rounded up, it never precedes the object itself.
 fn unmodified_since(source: CopySource<'_>) -> SdkDateTime {
-    SdkDateTime::from_secs(source.written_at.timestamp())
+    let has_rest = source.written_at.timestamp_subsec_nanos() > 0;
+    SdkDateTime::from_secs(source.written_at.timestamp() + i64::from(has_rest))
 }
 
 /// `bucket/key`, with the key percent-encoded, as the header asks.

@@ -32,13 +32,17 @@ pub(crate) fn streams(job: &Job, now: DateTime<Utc>) -> Vec<Stream<'_>> {
         .iter()
         .filter(|phase| phase.status == "Training" && phase.start <= now)
         .collect();
+    // Of the whole job: an interrupted run ends without a word.
+    let training = |phase: &&Phase| phase.status == "Training";
+    let last = job.timeline.phases.iter().rfind(training);
+    let last = last.map(|phase| phase.start);
     let mut streams: Vec<Stream<'_>> = Vec::new();
-    for (index, phase) in runs.iter().enumerate() {
+    for phase in &runs {
         streams.extend((1..=job.count).map(|host| Stream {
             job,
             phase,
             host,
-            is_last: index + 1 == runs.len(),
+            is_last: Some(phase.start) == last,
         }));
     }
     streams.sort_by_key(Stream::name);
