@@ -150,7 +150,9 @@ async fn beginning(
     }
     let chosen = chosen(app, experiment, outcome, run, purpose).await?;
     let folder = chosen.as_ref().map_or(outcome.trial_id, |one| one.folder);
-    if app.store.has_completed_from(experiment.id, folder).await? {
+    // No run has used the folder of a copy.
+    let is_shared = chosen.is_none();
+    if is_shared && app.store.has_completed_from(experiment.id, folder).await? {
         return Err(NoFullRun::Unknown {
             pointer: "/from_checkpoint",
             detail:

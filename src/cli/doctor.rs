@@ -133,7 +133,8 @@ pub(super) async fn run(options: DoctorOptions) -> anyhow::Result<ExitCode> {
     };
     let query = serde_html_form::to_string(of_file.with(&options))?;
     let checkup: Checkup = client.get(&format!("/v1/doctor?{query}")).await?;
-    if options.json && !options.job {
+    let is_proof_due = options.job && checkup.ok;
+    if options.json && !is_proof_due {
         println!("{}", serde_json::to_string_pretty(&checkup)?);
     } else if !options.json {
         print(&checkup);
@@ -141,7 +142,7 @@ pub(super) async fn run(options: DoctorOptions) -> anyhow::Result<ExitCode> {
     if options.job && !checkup.ok {
         anyhow::bail!("no job was started: mend what fails first");
     }
-    let is_proven = !options.job || prove(&client, &checkup, options.json).await?;
+    let is_proven = !is_proof_due || prove(&client, &checkup, options.json).await?;
     Ok(if checkup.ok && is_proven {
         ExitCode::SUCCESS
     } else {

@@ -423,6 +423,9 @@ async fn the_command_exits_by_what_it_found_and_ends_with_its_job(pool: PgPool) 
         "{said}"
     );
     assert_eq!(test.record().await["jobs"], json!([]));
+    // What fails is told in JSON, too.
+    let (code, said) = command(&test, &[&with_job[..], &["--json"]].concat()).await;
+    assert!(code == Some(1) && said.contains(r#""ok": false"#), "{said}");
 
     // IAM may not be asked, and the job finds it out: it is over when only a person can let it go on.
     let deny = json!({"deny": ["iam:SimulatePrincipalPolicy", "iam:PassRole"]});
