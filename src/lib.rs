@@ -23,6 +23,7 @@ pub mod leader;
 pub mod pulse;
 pub mod read;
 pub mod refresh;
+pub mod rule_results;
 pub mod store;
 pub mod task_board;
 pub mod tasks;

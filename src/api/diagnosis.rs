@@ -1,6 +1,7 @@
 //! API views of why jobs failed, and of what a running one shows.
 
 use bakeoff_domain::diagnosis::live::Advice;
+use bakeoff_domain::diagnosis::profiler::Triggered;
 use bakeoff_domain::diagnosis::{Cause, Clue, Diagnosis, SeenIn};
 use bakeoff_domain::sagemaker::observed::RuleEvaluation;
 use chrono::{DateTime, Utc};
@@ -135,6 +136,39 @@ impl From<RuleEvaluation> for RuleEvaluationView {
     }
 }
 
+/// A rule of SageMaker's profiler that triggered, as its report in S3 says.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = ProfilerReport)]
+pub struct ProfilerReportView {
+    /// The profiler's name of the rule, such as `LowGPUUtilization`.
+    pub rule: String,
+    /// How often it triggered.
+    pub times: u64,
+    /// Points that it looked at.
+    pub datapoints: Option<u64>,
+    pub finding: String,
+    pub advice: String,
+}
+
+impl From<Triggered> for ProfilerReportView {
+    fn from(triggered: Triggered) -> Self {
+        let Triggered {
+            rule,
+            times,
+            datapoints,
+            finding,
+            advice,
+        } = triggered;
+        Self {
+            rule,
+            times,
+            datapoints,
+            finding,
+            advice,
+        }
+    }
+}
+
 /// What a running job's utilisation says.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = RunningAdvice)]
@@ -169,8 +203,10 @@ pub struct AttemptDiagnosisView {
     pub failure_reason: Option<String>,
     /// Empty for a job that has not failed, or whose post-mortem is still due.
     pub diagnosis: Option<DiagnosisView>,
-    /// Results of the debugger's and profiler's rules.
+    /// Results of the debugger's and profiler's rules. They come minutes after the job's end.
     pub rules: Vec<RuleEvaluationView>,
+    /// What the profiler's reports say, where its rule `ProfilerReport` found issues.
+    pub profiler_reports: Vec<ProfilerReportView>,
     /// The last lines of a failed job's log, as they were kept: logs expire.
     pub last_lines: Vec<LogLineView>,
     /// The job in AWS's console.

@@ -82,7 +82,10 @@ pub(super) async fn diagnosis(
     let trial = find(&app, caller, id).await?;
     let shown = app.store.shown_trial(caller.project, id).await?;
     let shown = shown.ok_or_else(|| absent(id))?;
+    // What is stored is shown also where this service does not serve the region.
+    let aws = app.places.get(&trial.region).map(|place| &*place.aws);
+    let region = &trial.region;
     Ok(Json(
-        read::diagnosis::of_trial(&app.store, shown, &trial.region).await?,
+        read::diagnosis::of_trial(&app.store, aws, shown, region).await?,
     ))
 }

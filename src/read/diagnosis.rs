@@ -1,13 +1,16 @@
 //! Why a trial's jobs failed, and what a running one shows: from what is stored, in a fixed number of
-//! queries.
+//! queries; only the results of SageMaker's rules, which come late, are asked for.
 
 use bakeoff_domain::diagnosis::live::{Vitals, advise};
+use bakeoff_domain::diagnosis::profiler::Triggered;
 use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::sagemaker::links;
 
 use crate::api::diagnosis::{AttemptDiagnosisView, TrialDiagnosisView};
+use crate::aws::Aws;
 use crate::read::figures::{Figures, preferred};
+use crate::rule_results::Evaluated;
 use crate::store::experiments::trials::{Attempt, ShownTrial};
 use crate::store::jobs::post_mortems::Aftermath;
 use crate::store::{Store, StoreError};
@@ -16,9 +19,10 @@ const CPU: &str = "cpu_utilization_percent";
 const HOST_MEMORY: &str = "memory_utilization_percent";
 const DISK: &str = "disk_utilization_percent";
 
-/// The diagnosis of a trial of a region.
+/// The diagnosis of a trial of a region; without `aws`, the results of rules are as stored.
 pub async fn of_trial(
     store: &Store,
+    aws: Option<&Aws>,
     trial: ShownTrial,
     region: &str,
 ) -> Result<TrialDiagnosisView, StoreError> {
@@ -30,17 +34,34 @@ pub async fn of_trial(
     } else {
         Vec::new()
     };
-    let attempts = trial.attempts.into_iter().map(|attempt| {
-        let found = aftermath.remove(&attempt.id).unwrap_or_default();
-        view(attempt, found, region)
-    });
+    let request = trial.plan.as_ref().and_then(|plan| plan.request.as_ref());
+    let output_s3_uri = request.map(|request| request.output_s3_uri.as_str());
+    let mut attempts = Vec::with_capacity(trial.attempts.len());
+    for attempt in trial.attempts {
+        let mut found = aftermath.remove(&attempt.id).unwrap_or_default();
+        let job = Evaluated {
+            job_name: &attempt.job_name,
+            output_s3_uri,
+        };
+        let mut reports = Vec::new();
+        if let Some(aws) = aws {
+            found.rules = job.latest(aws, found.rules).await;
+            reports = job.reports(aws, &found.rules).await;
+        }
+        attempts.push(view(attempt, found, reports, region));
+    }
     Ok(TrialDiagnosisView {
-        attempts: attempts.collect(),
+        attempts,
         advice: advice.into_iter().map(Into::into).collect(),
     })
 }
 
-fn view(attempt: Attempt, found: Aftermath, region: &str) -> AttemptDiagnosisView {
+fn view(
+    attempt: Attempt,
+    found: Aftermath,
+    reports: Vec<Triggered>,
+    region: &str,
+) -> AttemptDiagnosisView {
     AttemptDiagnosisView {
         number: attempt.number,
         console_url: links::job(region, &attempt.job_name),
@@ -49,6 +70,7 @@ fn view(attempt: Attempt, found: Aftermath, region: &str) -> AttemptDiagnosisVie
         failure_reason: attempt.failure_reason,
         diagnosis: found.diagnosis.map(Into::into),
         rules: found.rules.into_iter().map(Into::into).collect(),
+        profiler_reports: reports.into_iter().map(Into::into).collect(),
         last_lines: found.lines.into_iter().map(Into::into).collect(),
     }
 }

@@ -1,7 +1,10 @@
 //! What trials leave in S3: models, output files and checkpoints, against the region's real S3.
 
+use std::collections::BTreeMap;
+
 use bakeoff::api::artifacts::AttemptArtifactsView;
 use bakeoff::api::checkpoints::{CheckpointState, CheckpointsView, PrunedView};
+use bakeoff::api::diagnosis::{AttemptDiagnosisView, TrialDiagnosisView};
 use bakeoff::api::trials::TrialView;
 use bakeoff::auth::keys::Role;
 use bakeoff_domain::checkpoint::Writer;
@@ -199,4 +202,67 @@ async fn the_model_is_named_with_its_files(pool: PgPool) {
         .await;
     assert_eq!(status, StatusCode::NOT_FOUND, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("`checkpoint`"));
+}
+
+/// SageMaker evaluates rules in jobs of its own, which end after the training job: what was stored
+/// with it is not the last word, and the profiler's reports come with it.
+#[sqlx::test(migrations = false)]
+async fn results_of_rules_come_after_the_job_and_are_explained(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--launch-seconds", "1500"]).await;
+    let mut spec = on_p5(1);
+    spec["max_runtime_seconds"] = json!(72_000);
+    spec["workload"]["techniques"] = json!({
+        "profiler": {"interval_milliseconds": 1000, "rules": ["ProfilerReport", "LowGPUUtilization"]},
+        "debugger": {"rules": ["LossNotDecreasing"]},
+    });
+    let experiment = test.start(&spec).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(60)).await;
+    test.tick().await;
+    let trial = trial_of(&test, &experiment).await;
+    let path = format!("/v1/trials/{}/diagnosis", trial.id);
+    let shown = async || -> AttemptDiagnosisView {
+        let mut found: TrialDiagnosisView = test.read(&path).await;
+        found.attempts.remove(0)
+    };
+    let statuses = |attempt: &AttemptDiagnosisView| -> BTreeMap<String, String> {
+        let rules = attempt.rules.iter();
+        rules
+            .map(|rule| (rule.name.clone(), rule.status.clone()))
+            .collect()
+    };
+    let names = ["LossNotDecreasing", "LowGPUUtilization", "ProfilerReport"];
+    let told = |status: [&str; 3]| -> BTreeMap<String, String> {
+        let told = names.into_iter().zip(status);
+        told.map(|(name, status)| (name.to_owned(), status.to_owned()))
+            .collect()
+    };
+    let early = shown().await;
+    assert_eq!(statuses(&early), told(["InProgress"; 3]));
+    assert!(early.profiler_reports.is_empty());
+
+    test.run_to_end(&experiment, 48).await;
+    test.advance(TimeDelta::minutes(10)).await;
+    let late = shown().await;
+    let expected = told(["NoIssuesFound", "NoIssuesFound", "IssuesFound"]);
+    assert_eq!(statuses(&late), expected);
+    let reports: Vec<&str> = late
+        .profiler_reports
+        .iter()
+        .map(|report| report.rule.as_str())
+        .collect();
+    assert_eq!(reports, ["MaxInitializationTime"]);
+    let report = &late.profiler_reports[0];
+    assert!(
+        report.finding.contains("20 minutes") && report.times == 1,
+        "{report:?}"
+    );
+
+    // What SageMaker does not tell any more is shown as it was stored.
+    test.region_post(
+        "/_sim/setup",
+        &json!({"deny": ["sagemaker:DescribeTrainingJob", "s3:GetObject"]}),
+    )
+    .await;
+    assert_eq!(statuses(&shown().await), told(["InProgress"; 3]));
 }

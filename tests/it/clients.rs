@@ -1,13 +1,64 @@
 //! Independent clients, unmodified: boto3 against the region, pandas and DuckDB against the
-//! service. The programs are in `tests/clients`, and say what they check.
+//! service; and moto, an independent imitation of AWS, in the region's place. The programs are in
+//! `tests/clients`, and say what they check.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use bakeoff::api::logs::LogPartView;
+use bakeoff::aws::{Aws, Ports};
+use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::support::{Region, TestApp, spec};
+use crate::support::{Region, TestApp, listening, on_p5, ports_of, spec};
+
+/// moto's server, until it is dropped.
+struct Moto {
+    server: Child,
+    url: String,
+}
+
+impl Moto {
+    /// With the log of a job; `None` where moto is not installed.
+    fn start(job: &str) -> Option<Self> {
+        let Ok(modules) = std::env::var("BAKEOFF_TEST_PYTHONPATH") else {
+            println!(
+                "skipped: BAKEOFF_TEST_PYTHONPATH names no packages (`cargo xtask test` installs them)"
+            );
+            return None;
+        };
+        let server = Command::new("python3")
+            .args(["tests/clients/second_region.py", job])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("PYTHONPATH", modules)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut moto = Self {
+            server: server.unwrap(),
+            url: String::new(),
+        };
+        let said = moto.server.stdout.take().unwrap();
+        BufReader::new(said).read_line(&mut moto.url).unwrap();
+        moto.url.truncate(moto.url.trim_end().len());
+        if moto.url.starts_with("skipped") {
+            println!("{}", moto.url);
+            return None;
+        }
+        assert!(moto.url.starts_with("http"), "{}", moto.url);
+        Some(moto)
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        drop(self.server.kill());
+        drop(self.server.wait());
+    }
+}
 
 /// Runs a program with the Python packages of `cargo xtask test`; `None` when there are none.
 pub(crate) fn python(program: &str, arguments: &[&str]) -> Option<String> {
@@ -72,4 +123,57 @@ async fn pandas_and_duckdb_read_the_same_totals_from_every_format(pool: PgPool) 
         return;
     };
     assert!(text.contains("tables: 39 checks held"), "{text}");
+}
+
+/// The service reads from moto what boto3 reads there: pages of 10,000 lines, hosts, a restart, and
+/// nothing of a job whose name begins alike.
+#[sqlx::test(migrations = false)]
+async fn a_log_in_moto_is_read_as_boto3_reads_it(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let experiment = test.start(&on_p5(1)).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(30)).await;
+    test.tick().await;
+    let trials = format!("/v1/experiments/{experiment}/trials");
+    let trials = test.get(&trials).await;
+    let trial = trials["items"][0]["id"].as_str().unwrap().to_owned();
+    let job = test.jobs().await[0].name.clone();
+    let Some(moto) = Moto::start(&job) else {
+        return;
+    };
+
+    let mut app = test.app.clone();
+    let logs = ports_of(&moto.url, &moto.url).await.logs;
+    let ports = Ports {
+        logs,
+        ..test.ports.clone()
+    };
+    let aws = Arc::new(Aws::new(ports, app.clock.clone(), 100_000.0));
+    app.place.aws = aws;
+    app.places = Arc::new([(app.place.region.clone(), app.place.clone())].into());
+    let url = listening(&app).await;
+    let (mut ours, mut page) = (Vec::new(), String::new());
+    loop {
+        let path = format!("{url}/v1/trials/{trial}/logs?page_size=2000{page}");
+        let answer = test.client.get(path).bearer_auth(&test.admin).send().await;
+        let part: LogPartView = answer.unwrap().json().await.unwrap();
+        ours.extend(part.lines.into_iter().map(|line| line.message));
+        if part.is_at_end {
+            break;
+        }
+        page = format!("&page_token={}", part.next_page_token.unwrap());
+    }
+    let read = tokio::task::spawn_blocking(move || {
+        let text = python("logs.py", &[&moto.url, &job]);
+        drop(moto);
+        text
+    });
+    let theirs = read.await.unwrap().unwrap();
+    let theirs: Vec<&str> = theirs.lines().collect();
+    assert_eq!(ours.len(), 23_705);
+    assert!(
+        ours == theirs,
+        "{:?}",
+        ours.iter().zip(&theirs).find(|(own, other)| own != other)
+    );
 }

@@ -344,6 +344,26 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
     assert!(test.comparison(&id).await.rows[0].other_cost_usd > Usd::ZERO);
 }
 
+/// A retry after a defect gets other instances than those that the failed job left behind.
+#[sqlx::test(migrations = false)]
+async fn a_defective_machine_is_not_used_again(pool: PgPool) {
+    let fails = "ml.p4de.24xlarge=accelerator-hardware";
+    let test = TestApp::with_faults(pool, &["--quota", "2", "--fails", fails]).await;
+    let mut warm = repeats(1);
+    warm["keep_alive_seconds"] = json!(3600);
+    let id = test.start(&warm).await;
+    test.run_to_end(&id, 12).await;
+    let jobs = test.jobs().await;
+    assert_eq!(jobs.len(), 4, "{jobs:#?}");
+    for job in &jobs {
+        assert_eq!(job.pool_reused_by, None, "{job:#?}");
+        assert!(
+            job.retained_seconds.is_some_and(|seconds| seconds < 600),
+            "{job:#?}"
+        );
+    }
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_cancelled_experiments_pool_is_let_go(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--quota", "1"]).await;

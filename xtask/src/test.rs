@@ -44,8 +44,11 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// Independent clients, pinned, that the tests run against the region and the service.
-const CLIENTS: [&str; 4] = [
+const CLIENTS: [&str; 7] = [
     "boto3==1.44.5",
+    "moto==5.2.5",
+    "flask==3.1.3",
+    "flask-cors==6.0.5",
     "pandas==3.1.1",
     "pyarrow==26.0.1",
     "duckdb==2.0.0",
@@ -53,7 +56,7 @@ const CLIENTS: [&str; 4] = [
 
 fn with_database(cluster: &Cluster) -> Result<(), String> {
     crate::database::migrate(cluster)?;
-    step("the tests, with boto3, pandas and DuckDB as clients");
+    step("the tests, with boto3, moto, pandas and DuckDB beside them");
     let modules = python::packages(&CLIENTS, "clients")?;
     run_program(
         cargo()

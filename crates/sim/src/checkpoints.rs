@@ -1,5 +1,5 @@
-//! The checkpoints that training scripts write to S3: one per half hour of training, with the
-//! virtual time as its modification time, unless the sync has stalled.
+//! What jobs write to S3, with the virtual time as its modification time: their scripts' checkpoints, one
+//! per half hour of training unless the sync has stalled; their models; the profiler's reports.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::evaluations::{self, Reports};
 use crate::metrics;
 use crate::region::Region;
 use crate::timeline::CHECKPOINT_SECONDS;
@@ -43,17 +44,40 @@ fn write_models(region: &Region, now: DateTime<Utc>) {
     });
     for (uri, at) in due {
         if let Some(path) = region.object_path(&uri)
-            && let Err(error) = write_file(&path, at)
+            && let Err(error) = write_file(&path, "{}", at)
         {
             tracing::warn!(%error, "a model could not be written");
         }
     }
 }
 
-/// Writes the checkpoints and models that are due now.
+/// Writes what the profiler has found of jobs that have ended.
+fn write_reports(region: &Region, now: DateTime<Utc>) {
+    let due: Vec<Reports> = region.with(|world| {
+        let jobs = world.jobs.iter_mut().filter(|job| !job.written.has_reports);
+        let due = jobs.filter_map(|job| {
+            let reports = evaluations::reports(job, now);
+            job.written.has_reports = reports.is_some();
+            reports
+        });
+        due.collect()
+    });
+    for Reports { at, files } in due {
+        for (uri, content) in files {
+            if let Some(path) = region.object_path(&uri)
+                && let Err(error) = write_file(&path, &content, at)
+            {
+                tracing::warn!(%error, "a report could not be written");
+            }
+        }
+    }
+}
+
+/// Writes the checkpoints, models and reports that are due now.
 pub(crate) fn write_due(region: &Region) {
     let now = region.now();
     write_models(region, now);
+    write_reports(region, now);
     let due = region.with(|world| {
         let resumes = world.resumes;
         let due: Vec<(String, String, DateTime<Utc>)> = world
@@ -95,7 +119,7 @@ fn write_checkpoint(region: &Region, folder: &str, at: DateTime<Utc>) {
         let Some(path) = region.object_path(&format!("{folder}/{file}")) else {
             continue;
         };
-        if let Err(error) = write_file(&path, at) {
+        if let Err(error) = write_file(&path, "{}", at) {
             tracing::warn!(%error, "a checkpoint could not be written");
         }
     }
@@ -116,9 +140,9 @@ pub(crate) fn newest_step(region: &Region, uri: &str) -> f64 {
     steps.max().map_or(0.0, f64::from)
 }
 
-fn write_file(path: &Path, at: DateTime<Utc>) -> std::io::Result<()> {
+fn write_file(path: &Path, content: &str, at: DateTime<Utc>) -> std::io::Result<()> {
     path.parent().map(fs::create_dir_all).transpose()?;
-    fs::write(path, "{}")?;
+    fs::write(path, content)?;
     fs::File::options()
         .write(true)
         .open(path)?

@@ -14,6 +14,7 @@ mod billing;
 mod checkpoints;
 mod constraints;
 mod curve;
+mod evaluations;
 mod events;
 mod failures;
 mod faults;

@@ -84,6 +84,7 @@ pub(crate) struct Job {
 pub(crate) struct Written {
     pub(crate) checkpoints: usize,
     pub(crate) has_model: bool,
+    pub(crate) has_reports: bool,
 }
 
 /// How Describe misreports the billed time for a while after the end.

@@ -4,6 +4,7 @@
 
 use bakeoff_domain::event::{Charge, Event, OverReservation, SettledPool};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::decide::FailureClass;
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
@@ -255,7 +256,8 @@ impl Store {
                                    AND t.released_at IS NOT NULL
                                    AND NOT EXISTS (SELECT FROM jobs q WHERE q.trial_id = t.id AND q.state = 'quarantined')
                                    AND p.state = 'retained')
-                             AS "is_wanted!""#,
+                             AS "is_wanted!",
+                         (SELECT j.failure_reason FROM jobs j WHERE j.id = p.job_id) AS failure_reason"#,
             now,
             holder.owner,
             interval(holder.lease),
@@ -282,7 +284,11 @@ impl Store {
                 keep_alive_seconds: count(row.keep_alive_seconds, "keep_alive_seconds")?,
                 job_ended_at: row.job_ended_at,
                 is_job_settled: row.is_job_settled,
-                is_wanted: row.is_wanted,
+                // A retry after a defect must not land on the same machine.
+                is_wanted: row.is_wanted
+                    && row
+                        .failure_reason
+                        .is_none_or(|reason| FailureClass::of(&reason) != FailureClass::Hardware),
                 absent: count(row.absent, "absent")?,
                 booked_seconds: booked.transpose()?,
                 region: row.region,

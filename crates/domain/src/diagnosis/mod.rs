@@ -3,10 +3,13 @@
 //! the service's matter.
 
 pub mod live;
+pub mod profiler;
 mod remedy;
 pub mod signatures;
 
-use chrono::{DateTime, Utc};
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::InstanceType;
@@ -88,28 +91,20 @@ pub struct Diagnosis {
 /// Finds the causes of a failure.
 ///
 /// SageMaker's reason comes first, then the earliest line of any stream, because what fails later is
-/// often a consequence. Symptoms and generalities stand behind causes.
+/// often a consequence. Symptoms and generalities stand behind causes, and behind all of them what its
+/// process survived: a script that searches for its batch size catches the error that it provokes.
 pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
-    let mut found: Vec<(Role, Cause)> = Vec::new();
-    let mut add = |role: Role, cause: Cause| {
-        if !found
-            .iter()
-            .any(|(_, one)| one.signature == cause.signature)
-        {
-            found.push((role, cause));
+    let mut found: Vec<Found> = of_texts(evidence);
+    let rules = evidence.rules.iter().filter(|rule| rule.has_found_issues());
+    found.extend(rules.map(|rule| Found::new(Role::Symptom, of_rule(rule))));
+    found.extend(silent(evidence).map(|cause| Found::new(Role::Cause, cause)));
+    found.sort_by_key(|one| (one.was_survived, one.role));
+    let mut causes: Vec<Cause> = Vec::new();
+    for Found { cause, .. } in found {
+        if causes.iter().all(|one| one.signature != cause.signature) {
+            causes.push(cause);
         }
-    };
-    for (role, cause) in of_texts(evidence) {
-        add(role, cause);
     }
-    for rule in evidence.rules.iter().filter(|rule| rule.has_found_issues()) {
-        add(Role::Symptom, of_rule(rule));
-    }
-    if let Some(cause) = silent(evidence) {
-        add(Role::Cause, cause);
-    }
-    found.sort_by_key(|(role, _)| *role);
-    let causes: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
     Diagnosis {
         summary: summary(evidence, causes.first()),
         causes,
@@ -117,15 +112,33 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
     }
 }
 
+/// A cause, and what it counts for.
+struct Found {
+    role: Role,
+    cause: Cause,
+    was_survived: bool,
+}
+
+impl Found {
+    fn new(role: Role, cause: Cause) -> Self {
+        Self {
+            role,
+            cause,
+            was_survived: false,
+        }
+    }
+}
+
 /// What is found in SageMaker's reason, and then in the log, line by line.
-fn of_texts(evidence: &Evidence<'_>) -> Vec<(Role, Cause)> {
+fn of_texts(evidence: &Evidence<'_>) -> Vec<Found> {
     let reason = evidence.failure_reason.unwrap_or_default();
     let in_reason = signatures::in_reason(reason).map(|hit| {
         let clue = Clue::bare(SeenIn::FailureReason, hit.line());
-        (hit.signature.role, evidence.cause(&hit, clue))
+        Found::new(hit.signature.role, evidence.cause(&hit, clue))
     });
-    let lines = evidence.lines.unwrap_or_default().iter();
-    let in_log = lines.flat_map(|line| {
+    let lines = evidence.lines.unwrap_or_default();
+    let rests = rests(lines);
+    let in_log = lines.iter().zip(rests).flat_map(|(line, rest)| {
         signatures::in_log(&line.message).map(move |hit| {
             let clue = Clue {
                 seen_in: SeenIn::Log,
@@ -133,10 +146,51 @@ fn of_texts(evidence: &Evidence<'_>) -> Vec<(Role, Cause)> {
                 at: Some(line.at),
                 text: one_line(hit.line()),
             };
-            (hit.signature.role, evidence.cause(&hit, clue))
+            Found {
+                was_survived: rest.is_long(line.at),
+                ..Found::new(hit.signature.role, evidence.cause(&hit, clue))
+            }
         })
     });
     in_reason.chain(in_log).collect()
+}
+
+/// What a stream holds after a line.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    lines: usize,
+    until: DateTime<Utc>,
+}
+
+impl Rest {
+    /// Whether its processes went on: what follows from a failure comes within seconds, or is a
+    /// silence that ends in a time-out.
+    fn is_long(self, since: DateTime<Utc>) -> bool {
+        self.lines >= SURVIVED_LINES && self.until - since >= SURVIVED
+    }
+}
+
+const SURVIVED_LINES: usize = 20;
+const SURVIVED: TimeDelta = TimeDelta::minutes(10);
+
+/// The rest of its stream for each of these lines.
+fn rests(lines: &[LogLine]) -> Vec<Rest> {
+    let mut streams: BTreeMap<&str, Rest> = BTreeMap::new();
+    let mut rests: Vec<Rest> = lines
+        .iter()
+        .rev()
+        .map(|line| {
+            let rest = streams.entry(&line.stream).or_insert(Rest {
+                lines: 0,
+                until: line.at,
+            });
+            let own = *rest;
+            rest.lines += 1;
+            own
+        })
+        .collect();
+    rests.reverse();
+    rests
 }
 
 impl Clue {

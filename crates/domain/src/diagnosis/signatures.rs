@@ -61,6 +61,9 @@ pub struct Signature {
     pub advice: String,
     #[serde(default)]
     pub remedy: Option<RemedyKind>,
+    /// A machine is defective: another one may not be.
+    #[serde(default)]
+    pub is_hardware: bool,
     /// Where it was seen, or is documented.
     pub source: String,
     /// A text that it was seen in.

@@ -217,3 +217,57 @@ fn nothing_known_is_said_to_be_so() {
         "No known cause matches: Odd"
     );
 }
+
+/// A script that tries larger batches until memory is full goes on; what ended it came an hour later.
+#[test]
+fn what_the_script_survived_stands_behind_what_ended_it() {
+    let caught = line(
+        0,
+        "algo-1",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    );
+    let steps = (1..=60).map(|minute| line(60 * minute, "algo-1", "step=10 loss=2.1"));
+    let last = line(3_601, "algo-1", "KeyError: 'labels'");
+    let whole: Vec<LogLine> = [caught.clone()].into_iter().chain(steps).collect();
+    let first =
+        |lines: &[LogLine]| diagnose(&evidence(Some(SCRIPT_FAILED), lines)).causes[0].clone();
+
+    let ended = [&whole[..], std::slice::from_ref(&last)].concat();
+    assert_eq!(first(&ended).signature, "exception-raised");
+
+    // The same error again, at the end: that is the cause.
+    let again = LogLine {
+        at: last.at,
+        ..caught.clone()
+    };
+    let ended = [&whole[..], std::slice::from_ref(&again)].concat();
+    let found = first(&ended);
+    assert_eq!(
+        (found.signature.as_str(), found.clue.at),
+        ("accelerator-memory-exhausted", Some(again.at))
+    );
+
+    // Another host's lines, few lines, and a silence that ends in a time-out prove nothing.
+    let elsewhere: Vec<LogLine> = whole[1..]
+        .iter()
+        .map(|one| LogLine {
+            stream: "bakeoff-x-1/algo-2-1790000000".to_owned(),
+            ..one.clone()
+        })
+        .collect();
+    let silence = [
+        std::slice::from_ref(&caught),
+        &elsewhere[..],
+        std::slice::from_ref(&last),
+    ]
+    .concat();
+    assert_eq!(first(&silence).signature, "accelerator-memory-exhausted");
+    let quick: Vec<LogLine> = whole[..60]
+        .iter()
+        .map(|one| LogLine {
+            at: caught.at,
+            ..one.clone()
+        })
+        .collect();
+    assert_eq!(first(&quick).signature, "accelerator-memory-exhausted");
+}

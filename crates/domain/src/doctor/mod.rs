@@ -35,7 +35,7 @@ pub fn examine(wanted: &Wanted, found: &Found) -> Vec<Check> {
     let mut checks = vec![
         database(&found.database),
         tasks(found),
-        clock(found.clock_off_seconds),
+        clock(found.clock_off_seconds, &wanted.region),
         credentials(found),
     ];
     match &found.at_aws {
@@ -53,7 +53,7 @@ fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
     let principal = principal.as_str();
     let mut checks = vec![
         permissions::own_jobs(wanted, aws, principal),
-        permissions::reading(CheckName::JobList, &aws.job_list, principal),
+        permissions::JOB_LIST.check(&aws.job_list, principal),
         permissions::role(wanted, found, aws, principal),
         permissions::pass_role(wanted, aws, principal),
         permissions::role_permissions(wanted, aws, principal),
@@ -61,17 +61,9 @@ fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
     checks.extend(buckets(wanted, aws, principal));
     checks.push(image(wanted, aws));
     checks.push(quotas::quotas(wanted, &aws.quotas, principal));
-    checks.push(permissions::reading(CheckName::Logs, &aws.logs, principal));
-    checks.push(permissions::reading(
-        CheckName::Metrics,
-        &aws.metrics,
-        principal,
-    ));
-    checks.push(permissions::reading(
-        CheckName::PriceList,
-        &aws.price_list,
-        principal,
-    ));
+    checks.push(permissions::LOGS.check(&aws.logs, principal));
+    checks.push(permissions::METRICS.check(&aws.metrics, principal));
+    checks.push(permissions::PRICE_LIST.check(&aws.price_list, principal));
     checks
 }
 
@@ -140,14 +132,16 @@ fn tasks(found: &Found) -> Check {
     Check::ok(name, format!("all work; due work waits {waited:.0} s"))
 }
 
-fn clock(off: Option<f64>) -> Check {
+fn clock(off: Option<f64>, region: &str) -> Check {
     let name = CheckName::Clock;
     let Some(off) = off else {
         return Check::unknown(
             name,
             "AWS did not answer, so the clocks could not be compared",
         )
-        .fix("let this machine reach sts.<region>.amazonaws.com:443");
+        .fix(format!(
+            "let this machine reach sts.{region}.amazonaws.com:443"
+        ));
     };
     let in_words = |off: f64| {
         let way = if off > 0.0 { "ahead of" } else { "behind" };

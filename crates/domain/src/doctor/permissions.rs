@@ -15,38 +15,60 @@ use crate::sagemaker::error::AwsError;
 pub(super) const POLICY: &str = "deploy/iam/control-plane.json";
 const ROLE_POLICY: &str = "deploy/iam/training-execution.json";
 
-/// The permission that a direct look needs, and where it is granted.
-pub(super) fn permission(name: CheckName) -> (&'static str, &'static str) {
-    match name {
-        CheckName::JobList => (
-            "sagemaker:ListTrainingJobs",
-            "jobs whose end is noticed by listing them",
-        ),
-        CheckName::Logs => (
-            "logs:DescribeLogStreams and logs:GetLogEvents",
-            "why a job failed",
-        ),
-        CheckName::Metrics => ("cloudwatch:GetMetricData", "speeds and losses of jobs"),
-        CheckName::PriceList => ("pricing:GetProducts", "new prices"),
-        CheckName::Quotas => (
-            "servicequotas:ListServiceQuotas",
-            "how many instances may run",
-        ),
-        _ => ("what the statement names", "this"),
-    }
+/// Something that the service reads, which needs a permission.
+pub(super) struct Reading {
+    name: CheckName,
+    action: &'static str,
+    /// What it cannot see without.
+    what: &'static str,
 }
 
-/// The check of something that was simply read.
-pub(super) fn reading(name: CheckName, read: &Result<(), AwsError>, principal: &str) -> Check {
-    let (action, what) = permission(name);
-    match read {
-        Ok(()) => Check::ok(name, "can be read"),
-        Err(AwsError::Denied(said)) => Check::failed(
-            name,
-            format!("AWS denies {action}, so the service cannot see {what}: {said}"),
-        )
-        .fix(format!("allow {principal} {action} ({POLICY})")),
-        Err(error) => Check::unknown(name, format!("{action}: {error}")).fix("run it again"),
+pub(super) const JOB_LIST: Reading = Reading {
+    name: CheckName::JobList,
+    action: "sagemaker:ListTrainingJobs",
+    what: "jobs whose end is noticed by listing them",
+};
+pub(super) const LOGS: Reading = Reading {
+    name: CheckName::Logs,
+    action: "logs:DescribeLogStreams and logs:GetLogEvents",
+    what: "why a job failed",
+};
+pub(super) const METRICS: Reading = Reading {
+    name: CheckName::Metrics,
+    action: "cloudwatch:GetMetricData",
+    what: "speeds and losses of jobs",
+};
+pub(super) const PRICE_LIST: Reading = Reading {
+    name: CheckName::PriceList,
+    action: "pricing:GetProducts",
+    what: "new prices",
+};
+pub(super) const QUOTAS: Reading = Reading {
+    name: CheckName::Quotas,
+    action: "servicequotas:ListServiceQuotas",
+    what: "how many instances may run",
+};
+
+impl Reading {
+    /// The check of something that was simply read.
+    pub(super) fn check(&self, read: &Result<(), AwsError>, principal: &str) -> Check {
+        match read {
+            Ok(()) => Check::ok(self.name, "can be read"),
+            Err(error) => self.failed(error, principal),
+        }
+    }
+
+    /// The check of something that could not be read.
+    pub(super) fn failed(&self, error: &AwsError, principal: &str) -> Check {
+        let Self { name, action, what } = *self;
+        match error {
+            AwsError::Denied(said) => Check::failed(
+                name,
+                format!("AWS denies {action}, so the service cannot see {what}: {said}"),
+            )
+            .fix(format!("allow {principal} {action} ({POLICY})")),
+            error => Check::unknown(name, format!("{action}: {error}")).fix("run it again"),
+        }
     }
 }
 

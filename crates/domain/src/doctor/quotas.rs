@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::check::{Check, CheckName};
 use super::found::PriceFound;
-use super::permissions::{POLICY, permission};
+use super::permissions;
 use super::wanted::Wanted;
 use crate::catalog;
 use crate::money::price::PriceStatus;
@@ -69,18 +69,9 @@ pub(super) fn quotas(
     read: &Result<Vec<Quota>, AwsError>,
     principal: &str,
 ) -> Check {
-    let name = CheckName::Quotas;
-    let (action, what) = permission(name);
     let quotas = match read {
         Ok(quotas) => by_type(quotas),
-        Err(AwsError::Denied(said)) => {
-            let detail = format!("AWS denies {action}, so the service cannot see {what}: {said}");
-            return Check::failed(name, detail)
-                .fix(format!("allow {principal} {action} ({POLICY})"));
-        }
-        Err(error) => {
-            return Check::unknown(name, format!("{action}: {error}")).fix("run it again");
-        }
+        Err(error) => return permissions::QUOTAS.failed(error, principal),
     };
     if wanted.instance_types.is_empty() {
         of_account(&wanted.region, &quotas)

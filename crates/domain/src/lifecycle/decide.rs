@@ -7,6 +7,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::policy::Policy;
+use crate::diagnosis::signatures;
 use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use crate::money::bill;
 use crate::sagemaker::error::AwsError;
@@ -82,6 +83,8 @@ pub enum FailureClass {
     Capacity,
     /// AWS's own fault: try again.
     Internal,
+    /// An accelerator: the same code runs on another machine.
+    Hardware,
     /// The training code: a retry would fail the same way.
     Algorithm,
     /// The request or its data: likewise.
@@ -89,8 +92,9 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// Classifies by the prefix of FailureReason only: the text after it is the script's own and
-    /// may say anything.
+    /// Classifies by the prefix of FailureReason: the text after it is the script's own and may say
+    /// anything. Only a defective accelerator is named there, by the driver; a script that says so
+    /// without one is tried again as often as the policy allows.
     pub fn of(reason: &str) -> Self {
         let prefixes = [
             ("CapacityError", Self::Capacity),
@@ -100,12 +104,15 @@ impl FailureClass {
         let found = prefixes
             .into_iter()
             .find(|(prefix, _)| reason.trim_start().starts_with(prefix));
-        found.map_or(Self::Client, |(_, class)| class)
+        let class = found.map_or(Self::Client, |(_, class)| class);
+        let is_defect = class == Self::Algorithm
+            && signatures::in_reason(reason).any(|hit| hit.signature.is_hardware);
+        if is_defect { Self::Hardware } else { class }
     }
 
     pub fn is_worth_a_retry(self) -> bool {
         match self {
-            Self::Capacity | Self::Internal => true,
+            Self::Capacity | Self::Internal | Self::Hardware => true,
             Self::Algorithm | Self::Client => false,
         }
     }

@@ -123,6 +123,11 @@ pub struct RuleEvaluation {
 }
 
 impl RuleEvaluation {
+    /// Whether it will not change any more.
+    pub fn is_final(&self) -> bool {
+        !matches!(self.status.as_str(), "InProgress" | "Stopping")
+    }
+
     pub fn has_found_issues(&self) -> bool {
         self.status == "IssuesFound"
     }

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 
+use crate::evaluations;
 use crate::world::Job;
 
 /// awsJson timestamps: seconds since 1970, with fractions.
@@ -86,6 +87,9 @@ pub(super) fn describe(job: &Job, now: DateTime<Utc>) -> Value {
         transitions(job, now),
     );
     timing(job, now, fields);
+    for (field, statuses) in evaluations::statuses(job, now) {
+        fields.insert(field.to_owned(), statuses);
+    }
     if let Some(uri) = job.model_uri(now) {
         fields.insert(
             "ModelArtifacts".to_owned(),

@@ -258,6 +258,36 @@ fn the_users_code_is_not_run_again_whatever_its_message_says() {
 }
 
 #[test]
+fn a_defective_accelerator_is_worth_another_machine() {
+    let reason = |class: &str| {
+        format!(
+            "{class}: ExecuteUserScriptError:\nExitCode 1\nErrorMessage \"RuntimeError: CUDA error: uncorrectable ECC error encountered\""
+        )
+    };
+    assert_eq!(
+        FailureClass::of(&reason("ClientError")),
+        FailureClass::Client
+    );
+    let policy = Policy::default();
+    let job = failed_job(&reason("AlgorithmError"), Some(now()));
+    let mut case = situation(
+        TrialState::Running,
+        Some(attempt(AttemptState::Running)),
+        job,
+    );
+    let decision = decide(&case, &policy);
+    assert!(
+        matches!(&decision, Decision::Retry { ending, .. } if ending.shortage.is_none()),
+        "{decision:?}"
+    );
+    case.attempt = Some(AttemptFacts {
+        failures: policy.attempts_max - 1,
+        ..attempt(AttemptState::Running)
+    });
+    assert!(matches!(decide(&case, &policy), Decision::End(_)));
+}
+
+#[test]
 fn only_a_definite_no_ends_an_attempt_that_was_sent() {
     let policy = Policy::default();
     let facts = attempt(AttemptState::Planned);
