@@ -20,6 +20,7 @@ pub mod ids;
 pub mod intake;
 pub mod job_log;
 pub mod leader;
+pub mod model_packages;
 pub mod pulse;
 pub mod read;
 pub mod refresh;

@@ -14,6 +14,7 @@ pub mod experiments;
 pub mod findings;
 pub mod full_runs;
 pub mod logs;
+pub mod model_packages;
 pub mod money;
 pub mod operations;
 pub mod page;

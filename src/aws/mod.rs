@@ -6,6 +6,7 @@
 
 mod objects;
 mod operation;
+mod registry;
 pub mod sns;
 
 pub use operation::Operation;
@@ -20,8 +21,8 @@ use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::ports::{
     CallerReply, Identity, Images, IterationMetrics, IterationPoint, IterationQuery, JobMetrics,
-    JobPage, LogPage, LogRequest, Logs, MetricQuery, Objects, Page, PageRequest, Permissions,
-    PriceList, Products, Quotas, Series, TrainingJobs, Window,
+    JobPage, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, PageRequest,
+    Permissions, PriceList, Products, Quotas, Series, TrainingJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -55,6 +56,7 @@ pub struct Ports {
     pub identity: Arc<dyn Identity>,
     pub permissions: Arc<dyn Permissions>,
     pub images: Arc<dyn Images>,
+    pub registry: Arc<dyn ModelRegistry>,
 }
 
 #[derive(Debug)]

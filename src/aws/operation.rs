@@ -30,10 +30,15 @@ pub enum Operation {
     CreateMultipartUpload,
     UploadPartCopy,
     CompleteMultipartUpload,
+    CreateModelPackageGroup,
+    CreateModelPackage,
+    ListModelPackages,
+    DescribeModelPackage,
+    UpdateModelPackage,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 30] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -59,6 +64,11 @@ impl Operation {
         Self::CreateMultipartUpload,
         Self::UploadPartCopy,
         Self::CompleteMultipartUpload,
+        Self::CreateModelPackageGroup,
+        Self::CreateModelPackage,
+        Self::ListModelPackages,
+        Self::DescribeModelPackage,
+        Self::UpdateModelPackage,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -88,6 +98,11 @@ impl Operation {
             Self::CreateMultipartUpload => "CreateMultipartUpload",
             Self::UploadPartCopy => "UploadPartCopy",
             Self::CompleteMultipartUpload => "CompleteMultipartUpload",
+            Self::CreateModelPackageGroup => "CreateModelPackageGroup",
+            Self::CreateModelPackage => "CreateModelPackage",
+            Self::ListModelPackages => "ListModelPackages",
+            Self::DescribeModelPackage => "DescribeModelPackage",
+            Self::UpdateModelPackage => "UpdateModelPackage",
         }
     }
 
@@ -121,6 +136,12 @@ impl Operation {
             | Self::CreateMultipartUpload
             | Self::UploadPartCopy
             | Self::CompleteMultipartUpload => Limiter::learning(10.0 * start),
+            // Their quotas are not published.
+            Self::CreateModelPackageGroup
+            | Self::CreateModelPackage
+            | Self::ListModelPackages
+            | Self::DescribeModelPackage
+            | Self::UpdateModelPackage => Limiter::learning(2.0 * start),
         }
     }
 }

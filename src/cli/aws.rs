@@ -29,6 +29,7 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         identity: Arc::new(region.identity),
         permissions: Arc::new(region.permissions),
         images: Arc::new(region.images),
+        registry: Arc::new(region.registry),
     }
 }
 

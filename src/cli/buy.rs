@@ -46,7 +46,7 @@ pub(super) struct BuyOptions {
     #[arg(long)]
     max_runtime_seconds: Option<u32>,
     /// A hyperparameter that differs from the trial's, `key=value`; repeat for several.
-    #[arg(long = "hyperparameter", value_parser = pair, requires = "budget_usd")]
+    #[arg(long = "hyperparameter", value_parser = super::pair, requires = "budget_usd")]
     hyperparameters: Vec<(String, String)>,
     #[command(flatten)]
     target: Target,
@@ -60,11 +60,6 @@ pub(super) struct BuyOptions {
 
 fn purchase_option(text: &str) -> Result<PurchaseOption, String> {
     PurchaseOption::parse(text).ok_or_else(|| "on_demand or spot".to_owned())
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').ok_or("use key=value")?;
-    Ok((pair.0.to_owned(), pair.1.to_owned()))
 }
 
 pub(super) async fn run(options: BuyOptions) -> anyhow::Result<ExitCode> {

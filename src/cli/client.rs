@@ -84,6 +84,24 @@ impl Client {
         }
     }
 
+    /// Safe to repeat: it says how things are to be.
+    pub(super) async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        self.send(Method::PATCH, path, Some(body), None).await
+    }
+
+    /// A POST that is safe to repeat by itself.
+    pub(super) async fn post_again<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        self.send(Method::POST, path, Some(body), None).await
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -9,6 +9,7 @@ mod doctor;
 mod keys;
 mod lint;
 mod logs;
+mod models;
 mod plan;
 mod report;
 mod run;
@@ -54,10 +55,18 @@ enum Command {
     Buy(buy::BuyOptions),
     /// Show the log of a trial, and follow it.
     Logs(logs::LogsOptions),
+    /// Register models in SageMaker's Model Registry, and approve them.
+    Models(models::ModelsOptions),
     /// Show how good the predictions of earlier experiments were.
     Calibration(calibration::CalibrationOptions),
     /// Exit with 0 if the service is ready.
     Healthcheck(client::Target),
+}
+
+/// A `key=value` of the command line.
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').ok_or("use key=value")?;
+    Ok((pair.0.to_owned(), pair.1.to_owned()))
 }
 
 impl Cli {
@@ -77,6 +86,7 @@ impl Cli {
             Command::Run(options) => return run::run(options).await,
             Command::Buy(options) => return buy::run(options).await,
             Command::Logs(options) => logs::run(options).await?,
+            Command::Models(options) => models::run(options).await?,
             Command::Calibration(options) => calibration::run(options).await?,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
         }

@@ -19,6 +19,7 @@ mod extract;
 mod full_runs;
 mod heavy;
 mod logs;
+mod model_packages;
 mod ops;
 mod page;
 mod plans;
@@ -68,6 +69,7 @@ use crate::app::App;
         (name = "metrics", description = "Measured series: sent in, and read back"),
         (name = "workloads", description = "What is trained, versioned"),
         (name = "instance-profiles", description = "How it is configured for an instance type, versioned"),
+        (name = "models", description = "Models of trials in SageMaker's Model Registry"),
         (name = "catalog", description = "Instance types and effective-dated prices"),
         (name = "projects", description = "The tenant and its budget"),
         (name = "webhooks", description = "Signed triggers from CI"),
@@ -126,6 +128,8 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::prune))
         .routes(routes!(checkpoints::copy))
+        .routes(routes!(model_packages::register, model_packages::list))
+        .routes(routes!(model_packages::get, model_packages::approve))
 }
 
 /// Specs, catalog, linting, projects, CI, AWS and operations.

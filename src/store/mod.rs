@@ -12,6 +12,7 @@ pub mod installation;
 pub mod jobs;
 pub mod keys;
 pub mod leases;
+pub mod model_packages;
 pub mod money;
 pub mod requests;
 mod schema;

@@ -13,6 +13,7 @@ use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
+use bakeoff_domain::registry::ModelPackageRequest;
 use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, RuleEvaluation, Transition};
 use bakeoff_domain::spec::run::RunSpec;
@@ -66,6 +67,10 @@ impl Document for Pace {
 }
 impl Document for Diagnosis {
     /// Post-mortems came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for ModelPackageRequest {
+    /// Model packages came when documents had versions.
     const VERSION: u32 = 1;
 }
 impl Document for Vec<LogLine> {}
@@ -229,6 +234,7 @@ mod tests {
         holds::<Steady>("steady");
         holds::<Pace>("pace");
         holds::<Diagnosis>("diagnosis");
+        holds::<ModelPackageRequest>("model_package");
         holds::<Vec<LogLine>>("log_lines");
         holds::<Vec<RuleEvaluation>>("rules");
     }

@@ -11,6 +11,7 @@ mod listener;
 pub mod post_mortem;
 pub mod price_refresher;
 pub mod racer;
+pub mod registrar;
 pub mod repricer;
 pub mod scheduler;
 pub mod warm_pools;
@@ -91,6 +92,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("post_mortem", TimeDelta::seconds(20), |app| {
         async move { post_mortem::tick(&app).await }.boxed()
+    });
+    start("registrar", TimeDelta::seconds(10), |app| {
+        async move { registrar::tick(&app).await }.boxed()
     });
     start("ingester", metrics, |app| {
         async move { ingester::tick(&app).await }.boxed()

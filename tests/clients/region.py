@@ -243,4 +243,26 @@ call_as("111122223333")
 own = sagemaker.describe_training_job(TrainingJobName="of-two")["TrainingJobArn"]
 check("another account's job of the same name is another job",
       unknown[1] == "Requested resource not found." and ":999988887777:" in other and ":111122223333:" in own)
+
+group = "legal-de"
+version = {"ModelPackageGroupName": group, "ClientToken": "once", "CustomerMetadataProperties": {"run": "r1"},
+           "InferenceSpecification": {"Containers": [{"Image": "x", "ModelDataUrl": "s3://b/m.tar.gz"}],
+                                      "SupportedContentTypes": ["application/json"], "SupportedResponseMIMETypes": ["application/json"]}}
+check("a version needs its group", refused(sagemaker.create_model_package, **version)[1] == "The requested resource was not found")
+sagemaker.create_model_package_group(ModelPackageGroupName=group)
+check("a group is created once",
+      refused(sagemaker.create_model_package_group, ModelPackageGroupName=group)[1].startswith("Model Package Group already exists"))
+first = sagemaker.create_model_package(**version)["ModelPackageArn"]
+again = sagemaker.create_model_package(**version)["ModelPackageArn"]
+second = sagemaker.create_model_package(**{**version, "ClientToken": "twice"})["ModelPackageArn"]
+check("a client token counts once", first == again and second.endswith(f"{group}/2"))
+listed = [one["ModelPackageVersion"] for page in sagemaker.get_paginator("list_model_packages").paginate(
+    ModelPackageGroupName=group, PaginationConfig={"PageSize": 1}) for one in page["ModelPackageSummaryList"]]
+check("versions are listed by group, the newest first",
+      listed == [2, 1] and sagemaker.list_model_packages()["ModelPackageSummaryList"] == [])
+sagemaker.update_model_package(ModelPackageArn=first, ModelApprovalStatus="Approved", ApprovalDescription="fine")
+described = sagemaker.describe_model_package(ModelPackageName=first)
+back = refused(sagemaker.update_model_package, ModelPackageArn=first, ModelApprovalStatus="PendingManualApproval")
+check("an approval stays", (described["ModelApprovalStatus"], described["ApprovalDescription"], back[0])
+      == ("Approved", "fine", "ConflictException") and described["CustomerMetadataProperties"] == {"run": "r1"})
 print(f"boto3: {held} checks held")

@@ -1,6 +1,7 @@
-"""Runs moto, an independent imitation of AWS, until its input ends; prints its address. For the job that is named, it
-holds the log of two hosts and of a restart, longer than a page of CloudWatch Logs."""
+"""Runs moto, an independent imitation of AWS, until its input ends; prints its address. Its Model Registry is empty; for
+the job that is named, it holds the log of two hosts and of a restart, longer than a page of CloudWatch Logs."""
 
+import logging
 import sys
 import time
 
@@ -12,6 +13,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit()
 
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
 job, now = sys.argv[1], int(time.time() * 1000)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()

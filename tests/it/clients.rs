@@ -8,12 +8,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use bakeoff::api::logs::LogPartView;
+use bakeoff::api::model_packages::ModelPackageView;
+use bakeoff::api::page::Page;
 use bakeoff::aws::{Aws, Ports};
+use bakeoff::tasks::registrar;
+use bakeoff_domain::registry::{Approval, RegistryState};
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::support::{Region, TestApp, listening, on_p5, ports_of, spec};
+use crate::registry::{asked, trained};
+use crate::support::{ACCOUNT, Region, TestApp, listening, on_p5, ports_of, spec};
 
 /// moto's server, until it is dropped.
 struct Moto {
@@ -88,7 +93,7 @@ fn boto3_meets_the_real_services_rules() {
     let Some(text) = python("region.py", &[&region.url, &region.s3_url]) else {
         return;
     };
-    assert!(text.contains("boto3: 20 checks held"), "{text}");
+    assert!(text.contains("boto3: 25 checks held"), "{text}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -176,4 +181,64 @@ async fn a_log_in_moto_is_read_as_boto3_reads_it(pool: PgPool) {
         "{:?}",
         ours.iter().zip(&theirs).find(|(own, other)| own != other)
     );
+}
+
+/// The registrar's road in moto, which counts no client tokens: what a dead process has created is found by
+/// its marker.
+#[sqlx::test(migrations = false)]
+async fn models_are_registered_in_moto_as_in_the_region(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 2).await;
+    let Some(moto) = Moto::start("none") else {
+        return;
+    };
+    let registry = ports_of(&moto.url, &moto.url).await.registry;
+    let ports = Ports {
+        registry: registry.clone(),
+        ..test.ports.clone()
+    };
+    let mut app = test.app.clone();
+    app.place.aws = Arc::new(Aws::new(ports, app.clock.clone(), 100_000.0));
+    app.place.aws.expect_account(ACCOUNT);
+    for trial in &trials {
+        let (status, answer) = test.post("/v1/model-packages", &asked(trial)).await;
+        assert_eq!(status, reqwest::StatusCode::CREATED, "{answer}");
+    }
+    let region = app.place.region.clone();
+    let hold = TimeDelta::minutes(5);
+    let claimed = app
+        .store
+        .claim_due_model_packages(&region, app.clock.now(), hold, 1)
+        .await
+        .unwrap();
+    let first = &claimed[0];
+    registry.create_group("legal-de").await.unwrap();
+    let created = registry.create(&first.request).await.unwrap();
+    test.advance(TimeDelta::minutes(6)).await;
+    while registrar::tick(&app).await.unwrap() > 0 {}
+    let project = test.project;
+    let note = Some("the second reader agrees");
+    let now = app.clock.now();
+    app.store
+        .want_approval(project, first.id, Approval::Approved, note, now)
+        .await
+        .unwrap();
+    while registrar::tick(&app).await.unwrap() > 0 {}
+    let page: Page<ModelPackageView> = test.read("/v1/model-packages").await;
+    let versions: Vec<_> = page
+        .items
+        .iter()
+        .map(|one| (one.state, one.version))
+        .collect();
+    assert_eq!(
+        versions,
+        [
+            (RegistryState::Registered, Some(2)),
+            (RegistryState::Registered, Some(1))
+        ],
+        "{page:#?}"
+    );
+    assert_eq!(page.items[1].arn.as_ref(), Some(&created));
+    let seen = registry.describe(&created).await.unwrap();
+    assert_eq!(seen.approval, Approval::Approved);
 }

@@ -48,6 +48,7 @@ mod prices;
 mod program;
 mod race;
 mod reads;
+mod registry;
 mod scheduler;
 mod sdk_requests;
 mod security;

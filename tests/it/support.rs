@@ -51,6 +51,7 @@ pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
         identity: Arc::new(region.identity),
         permissions: Arc::new(region.permissions),
         images: Arc::new(region.images),
+        registry: Arc::new(region.registry),
     }
 }
 

@@ -13,6 +13,7 @@ mod iterations;
 mod logs;
 mod pricing;
 mod quotas;
+mod registry;
 mod s3;
 mod sagemaker;
 mod sts;
@@ -54,6 +55,7 @@ pub struct Region {
     pub identity: Sts,
     pub permissions: Iam,
     pub images: Ecr,
+    pub registry: SageMaker,
 }
 
 /// Builds clients for one region: credentials from the usual chain, timeouts on everything (the SDK
@@ -92,8 +94,9 @@ pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Regi
 }
 
 fn ports(config: &SdkConfig) -> Region {
+    let sagemaker = SageMaker::new(config);
     Region {
-        jobs: SageMaker::new(config),
+        jobs: sagemaker.clone(),
         metrics: CloudWatch::new(config),
         quotas: ServiceQuotas::new(config),
         objects: S3::new(config),
@@ -103,6 +106,7 @@ fn ports(config: &SdkConfig) -> Region {
         identity: Sts::new(config),
         permissions: Iam::new(config),
         images: Ecr::new(config),
+        registry: sagemaker,
     }
 }
 

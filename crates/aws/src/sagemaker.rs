@@ -19,7 +19,7 @@ const PAGE_SIZE: i32 = 100;
 /// SageMaker in one region.
 #[derive(Debug, Clone)]
 pub struct SageMaker {
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl SageMaker {

@@ -21,6 +21,7 @@ pub mod measure;
 pub mod money;
 pub mod number;
 pub mod ranking;
+pub mod registry;
 pub mod sagemaker;
 pub mod spec;
 
@@ -29,6 +30,7 @@ pub mod spec;
 /// data.
 pub fn read_embedded() {
     catalog::all();
+    catalog::serving::Serving::Endpoint.types();
     money::price::catalog();
     diagnosis::signatures::all();
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::evaluations::{self, Reports};
+use crate::job::Job;
 use crate::metrics;
 use crate::region::Region;
 use crate::timeline::CHECKPOINT_SECONDS;
-use crate::world::Job;
 
 /// What Hugging Face's Trainer writes, the last one last.
 const FILES: [&str; 5] = [

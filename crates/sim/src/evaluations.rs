@@ -4,9 +4,9 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
+use crate::job::Job;
 use crate::metrics;
 use crate::timeline::Failure;
-use crate::world::Job;
 
 /// How long the evaluation takes after the job's end.
 const TAKES: TimeDelta = TimeDelta::minutes(5);

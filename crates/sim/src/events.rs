@@ -7,10 +7,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use crate::job::Job;
 use crate::region::Region;
 use crate::sns;
 use crate::wire::describe::last_modified;
-use crate::world::Job;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// EventBridge gives an API destination 5 s.

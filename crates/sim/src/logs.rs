@@ -3,9 +3,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::job::Job;
 use crate::metrics;
 use crate::timeline::{Failure, Phase};
-use crate::world::Job;
 
 /// What the toolkit prints before the script runs.
 const OPENING: [&str; 3] = [

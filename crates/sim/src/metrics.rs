@@ -8,8 +8,9 @@ use rand::{Rng, SeedableRng};
 use regex::Regex;
 use serde_json::{Value, json};
 
+use crate::job::Job;
 use crate::physics::Training;
-use crate::world::{Job, World};
+use crate::world::World;
 
 /// A minute's metrics become visible this long after it ends.
 const DELAY_SECONDS: i64 = 60;

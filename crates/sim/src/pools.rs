@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::billing::Span;
-use crate::world::Job;
+use crate::job::Job;
 
 /// How a pool ended early.
 #[derive(Debug, Clone)]

@@ -7,8 +7,9 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use crate::billing::Span;
+use crate::job::Job;
 use crate::quotas::Calls;
-use crate::world::{Job, World};
+use crate::world::World;
 
 impl World {
     /// The region's own record: one entry per job, billed by its own arithmetic, and the calls by
@@ -36,6 +37,7 @@ impl World {
             "throttled": each(|calls| calls.throttled),
             "list_per_second_max": most,
             "faults": self.done,
+            "model_packages": self.registry.record(),
             "subscriptions": self.subscriptions,
         })
     }

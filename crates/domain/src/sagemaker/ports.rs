@@ -10,6 +10,7 @@ use super::error::AwsError;
 use crate::checkpoint::StoredObject;
 use crate::doctor::questions::{Decision, Question, RoleFound};
 use crate::doctor::{Caller, EcrImage};
+use crate::registry::{Approval, ModelPackageRequest, ObservedPackage, PackageSummary};
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::quota::Quota;
@@ -30,7 +31,8 @@ pub trait TrainingJobs: Send + Sync {
     async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError>;
 }
 
-/// Selects a page of ListTrainingJobs.
+/// Selects a page of ListTrainingJobs, or of ListModelPackages, where the fragment is the whole name of
+/// the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
     pub fragment: String,
@@ -87,6 +89,24 @@ pub trait Permissions: Send + Sync {
 pub trait Images: Send + Sync {
     /// The digest of an image in this region; `None` if its repository has none of that name.
     async fn digest(&self, image: &EcrImage<'_>) -> Result<Option<String>, AwsError>;
+}
+
+/// SageMaker's Model Registry.
+#[async_trait]
+pub trait ModelRegistry: Send + Sync {
+    async fn create_group(&self, group: &str) -> Result<(), AwsError>;
+    /// Creates a version, and returns its ARN. The same client token counts once.
+    async fn create(&self, request: &ModelPackageRequest) -> Result<String, AwsError>;
+    /// A page of a group's versions created after a moment, newest first; `NotFound` without the group.
+    async fn list(&self, page: &PageRequest) -> Result<Page<PackageSummary>, AwsError>;
+    async fn describe(&self, arn: &str) -> Result<ObservedPackage, AwsError>;
+    /// Approves or rejects a version, with a note why.
+    async fn set_approval(
+        &self,
+        arn: &str,
+        approval: Approval,
+        note: Option<&str>,
+    ) -> Result<(), AwsError>;
 }
 
 /// The account's quotas.

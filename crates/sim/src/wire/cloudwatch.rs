@@ -9,9 +9,9 @@ use chrono::{DateTime, Utc};
 use ciborium::Value as Cbor;
 use serde_json::{Map, Value, json};
 
-use super::describe::epoch;
 use super::setup;
 use super::{after, before};
+use crate::epoch::epoch;
 use crate::faults::CallFault;
 use crate::metrics::{self, Request};
 use crate::refusal::{Refusal, invalid};

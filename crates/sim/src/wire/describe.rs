@@ -3,17 +3,9 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 
+use crate::epoch::epoch;
 use crate::evaluations;
-use crate::world::Job;
-
-/// awsJson timestamps: seconds since 1970, with fractions.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "milliseconds since 1970 lie far below 2^53"
-)]
-pub(super) fn epoch(at: DateTime<Utc>) -> f64 {
-    at.timestamp_millis() as f64 / 1000.0
-}
+use crate::job::Job;
 
 pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
     let mut value = json!({

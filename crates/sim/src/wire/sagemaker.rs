@@ -1,17 +1,20 @@
-//! SageMaker's operations on training jobs and tags. All others answer with an error.
+//! SageMaker's operations on training jobs, tags and the Model Registry. All others answer with an error.
 
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::describe::{describe, epoch, summary};
+use super::describe::{describe, summary};
 use crate::checkpoints;
+use crate::epoch::epoch;
+use crate::job::Job;
 use crate::pools::PoolEnd;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
+use crate::registry::Call;
 use crate::rules;
-use crate::world::{Job, World, tags};
+use crate::world::{World, tags};
 
 pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
     region.with_time(|world, now| {
@@ -37,6 +40,11 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
             "UpdateTrainingJob" => update(world, &body, now),
             "DeleteTrainingJob" => delete(world, &body, now),
             "AddTags" => add_tags(world, &body),
+            "CreateModelPackageGroup"
+            | "CreateModelPackage"
+            | "DescribeModelPackage"
+            | "ListModelPackages"
+            | "UpdateModelPackage" => registry(world, operation, &body, now),
             "ListTags" => list_tags(world, &body),
             other => Err(Refusal {
                 code: "UnknownOperationException",
@@ -44,6 +52,41 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
             }),
         }
     })
+}
+
+/// Operations of the Model Registry.
+fn registry(
+    world: &mut World,
+    operation: &str,
+    body: &Value,
+    now: DateTime<Utc>,
+) -> Result<Value, Refusal> {
+    let (account, region) = (world.account.clone(), world.region.clone());
+    let call = Call {
+        account: &account,
+        region: &region,
+        body,
+        now,
+    };
+    let registry = &mut world.registry;
+    let answer = match operation {
+        "CreateModelPackageGroup" => registry.create_group(call),
+        "CreateModelPackage" => registry.create(call),
+        "DescribeModelPackage" => registry.describe(call),
+        "ListModelPackages" => registry.list(call),
+        _ => registry.update(call),
+    }?;
+    if operation == "CreateModelPackage" && world.loses_reply() {
+        return Err(lost());
+    }
+    Ok(answer)
+}
+
+fn lost() -> Refusal {
+    Refusal {
+        code: "InternalFailure",
+        message: "An internal failure occurred".to_owned(),
+    }
 }
 
 fn create(
@@ -71,10 +114,7 @@ fn create(
         .create(body, now)
         .map(|job| json!({ "TrainingJobArn": job.arn }));
     if world.loses_reply() {
-        return Err(Refusal {
-            code: "InternalFailure",
-            message: "An internal failure occurred".to_owned(),
-        });
+        return Err(lost());
     }
     created.ok_or_else(|| invalid("the request is not one that this region can carry out"))
 }

@@ -1,0 +1,111 @@
+//! Where a registered model comes from, as metadata of its package: experiment, trial, job, versions of data
+//! and code, what was measured, and the recommendation that it rests on.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{ExperimentId, JobId, ModelPackageId, TrialId};
+use crate::registry::MARKER;
+
+/// Keys of ours begin with it.
+pub const PREFIX: &str = "bakeoff:";
+/// Characters of a value (CustomerMetadataValue).
+pub const VALUE_MAX: usize = 256;
+
+/// What is known of a model's origin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin<'a> {
+    pub id: ModelPackageId,
+    pub experiment: ExperimentId,
+    pub trial: TrialId,
+    pub job: JobId,
+    pub workload: &'a str,
+    pub candidate: &'a str,
+    pub instance_type: &'a str,
+    pub purchase_option: &'a str,
+    pub data_version: &'a str,
+    pub code_version: &'a str,
+    pub training_image: &'a str,
+    /// SHA-256 of what the experiment's recommendation rests on.
+    pub evidence_sha256: Option<&'a str>,
+    /// Figures by name, as they are to be read.
+    pub measured: Vec<(&'static str, String)>,
+}
+
+impl Origin<'_> {
+    /// As metadata; values that SageMaker does not take are written without what it does not take.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        let named = [
+            (MARKER, self.id.to_string()),
+            ("bakeoff:experiment", self.experiment.to_string()),
+            ("bakeoff:trial", self.trial.to_string()),
+            ("bakeoff:job", self.job.to_string()),
+            ("bakeoff:workload", self.workload.to_owned()),
+            ("bakeoff:candidate", self.candidate.to_owned()),
+            ("bakeoff:instance_type", self.instance_type.to_owned()),
+            ("bakeoff:purchase_option", self.purchase_option.to_owned()),
+            ("bakeoff:data_version", self.data_version.to_owned()),
+            ("bakeoff:code_version", self.code_version.to_owned()),
+            ("bakeoff:training_image", self.training_image.to_owned()),
+        ];
+        let evidence = self
+            .evidence_sha256
+            .map(|sha256| ("bakeoff:evidence_sha256".to_owned(), sha256.to_owned()));
+        let measured = self
+            .measured
+            .iter()
+            .map(|(name, value)| (format!("{PREFIX}{name}"), value.clone()));
+        named
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(evidence)
+            .chain(measured)
+            .map(|(name, value)| (name, taken(&value)))
+            .filter(|(_, value)| !value.is_empty())
+            .collect()
+    }
+}
+
+/// A value with `_` in the place of what CustomerMetadataValue does not allow, cut to its length.
+fn taken(value: &str) -> String {
+    let allowed = |each: char| if is_allowed(each) { each } else { '_' };
+    value.trim().chars().map(allowed).take(VALUE_MAX).collect()
+}
+
+/// `[\p{L}\p{Z}\p{N}_.:/=+\-@]`.
+pub(super) fn is_allowed(each: char) -> bool {
+    each.is_alphanumeric() || matches!(each, ' ' | '_' | '.' | ':' | '/' | '=' | '+' | '-' | '@')
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn every_value_is_one_that_sagemaker_takes() {
+        let long = "x".repeat(300);
+        let origin = Origin {
+            id: ModelPackageId(Uuid::nil()),
+            experiment: ExperimentId(Uuid::nil()),
+            trial: TrialId(Uuid::nil()),
+            job: JobId(Uuid::nil()),
+            workload: "legal (he)",
+            candidate: "p5",
+            instance_type: "ml.p5.48xlarge",
+            purchase_option: "spot",
+            data_version: "2026-10#7",
+            code_version: &long,
+            training_image: "",
+            evidence_sha256: None,
+            measured: vec![("validation_loss", "2.113".to_owned())],
+        };
+        let metadata = origin.metadata();
+        assert_eq!(metadata["bakeoff:workload"], "legal _he_");
+        assert_eq!(metadata["bakeoff:data_version"], "2026-10_7");
+        assert_eq!(metadata["bakeoff:code_version"].len(), VALUE_MAX);
+        assert_eq!(metadata["bakeoff:validation_loss"], "2.113");
+        assert!(!metadata.contains_key("bakeoff:training_image"));
+        assert!(metadata[MARKER].starts_with("mpk_"));
+    }
+}

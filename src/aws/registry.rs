@@ -1,0 +1,76 @@
+//! Calls to SageMaker's Model Registry, paced and counted.
+
+use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage};
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::ports::PageRequest;
+use chrono::{DateTime, Utc};
+
+use super::{Aws, LIST_PAGES_MAX, Operation};
+
+impl Aws {
+    pub async fn create_model_group(&self, group: &str) -> Result<(), AwsError> {
+        self.wait_for(Operation::CreateModelPackageGroup).await?;
+        let reply = self.ports.registry.create_group(group).await;
+        self.count(Operation::CreateModelPackageGroup, reply, 0)
+    }
+
+    /// Creates a version of a model, and returns its ARN.
+    pub async fn create_model_package(
+        &self,
+        request: &ModelPackageRequest,
+    ) -> Result<String, AwsError> {
+        self.wait_for(Operation::CreateModelPackage).await?;
+        let reply = self.ports.registry.create(request).await;
+        self.count(Operation::CreateModelPackage, reply, 0)
+    }
+
+    /// The version of a group with a marker, among those created after a moment.
+    pub async fn find_model_package(
+        &self,
+        group: &str,
+        marker: &str,
+        created_after: DateTime<Utc>,
+    ) -> Result<Option<ObservedPackage>, AwsError> {
+        let ask = |token| {
+            let page = PageRequest {
+                fragment: group.to_owned(),
+                created_after,
+                token,
+            };
+            async move { self.ports.registry.list(&page).await }
+        };
+        let listed = self
+            .pages(Operation::ListModelPackages, LIST_PAGES_MAX, ask)
+            .await;
+        let listed = match listed {
+            Ok(listed) => listed,
+            // There is no such group yet.
+            Err(AwsError::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        for one in listed {
+            let found = self.describe_model_package(&one.arn).await?;
+            if found.is_marked(marker) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    pub async fn describe_model_package(&self, arn: &str) -> Result<ObservedPackage, AwsError> {
+        self.wait_for(Operation::DescribeModelPackage).await?;
+        let reply = self.ports.registry.describe(arn).await;
+        self.count(Operation::DescribeModelPackage, reply, 0)
+    }
+
+    pub async fn set_model_approval(
+        &self,
+        arn: &str,
+        approval: Approval,
+        note: Option<&str>,
+    ) -> Result<(), AwsError> {
+        self.wait_for(Operation::UpdateModelPackage).await?;
+        let reply = self.ports.registry.set_approval(arn, approval, note).await;
+        self.count(Operation::UpdateModelPackage, reply, 0)
+    }
+}

@@ -1,0 +1,197 @@
+//! A trial's model as a model package: loads what is known of it, and says what would be registered, or why
+//! nothing can be. Registering it is the registrar's matter ([`crate::tasks::registrar`]).
+
+use bakeoff_domain::ids::{JobId, ModelPackageId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::registry::ModelPackageRequest;
+use bakeoff_domain::registry::check::{self, Flaw};
+use bakeoff_domain::registry::provenance::{Origin, PREFIX};
+use bakeoff_domain::spec::{Precision, WorkloadSpec};
+use serde_json::json;
+
+use crate::api::comparison::ComparisonRow;
+use crate::api::model_packages::RegisterModel;
+use crate::app::App;
+use crate::ids;
+use crate::read::{self, Selection};
+use crate::store::StoreError;
+use crate::store::experiments::Experiment;
+use crate::store::experiments::trials::Trial;
+
+/// Why nothing can be registered.
+#[derive(Debug)]
+pub enum NotRegistrable {
+    /// The trial has left no model.
+    NoModel(String),
+    Wrong(Vec<Flaw>),
+    Store(StoreError),
+}
+
+impl From<StoreError> for NotRegistrable {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// A package that can be registered.
+#[derive(Debug)]
+pub struct Prepared {
+    pub id: ModelPackageId,
+    pub job: JobId,
+    pub request: ModelPackageRequest,
+}
+
+/// The newest model of a trial: its job, that job's name and the model's address.
+struct Model {
+    job: JobId,
+    job_name: String,
+    s3_uri: String,
+}
+
+/// What would be registered of a trial's model.
+pub async fn prepare(
+    app: &App,
+    experiment: &Experiment,
+    trial: &Trial,
+    asked: RegisterModel,
+) -> Result<Prepared, NotRegistrable> {
+    let model = model_of(app, experiment, trial).await?;
+    let taken = asked
+        .metadata
+        .keys()
+        .filter(|name| name.starts_with(PREFIX));
+    let taken: Vec<Flaw> = taken.map(|name| check::is_ours(name)).collect();
+    let id = ModelPackageId(ids::fresh());
+    let selection = Selection {
+        experiments: vec![experiment.clone()],
+        only: vec![trial.id],
+        ..Selection::default()
+    };
+    let now = app.clock.now();
+    let table = read::comparison_of(&app.store, &selection, now).await?;
+    let row = table.rows.into_iter().next().unwrap_or_default();
+    let recommendation = app.store.recommendation(experiment.id).await?;
+    let workload = experiment.resolved.workload();
+    let origin = Origin {
+        id,
+        experiment: experiment.id,
+        trial: trial.id,
+        job: model.job,
+        workload: &workload.name,
+        candidate: &trial.plan.candidate,
+        instance_type: &trial.plan.instance_type,
+        purchase_option: trial.plan.purchase_option.as_str(),
+        data_version: &workload.data_version,
+        code_version: &workload.code_version,
+        training_image: &workload.image,
+        evidence_sha256: recommendation
+            .as_ref()
+            .and_then(|answer| answer.evidence_sha256.as_deref()),
+        measured: measured(&row),
+    };
+    let request = request(asked, &model, &origin);
+    let flaws = [taken, check::flaws(&request, weights_gib(workload))].concat();
+    if !flaws.is_empty() {
+        return Err(NotRegistrable::Wrong(flaws));
+    }
+    Ok(Prepared {
+        id,
+        job: model.job,
+        request,
+    })
+}
+
+async fn model_of(
+    app: &App,
+    experiment: &Experiment,
+    trial: &Trial,
+) -> Result<Model, NotRegistrable> {
+    let shown = app
+        .store
+        .shown_trial(experiment.project_id, trial.id)
+        .await?;
+    let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
+    let mut aftermath = app.store.aftermath(&[trial.id.0]).await?;
+    let with_model = attempts.into_iter().rev().find_map(|attempt| {
+        let s3_uri = aftermath.remove(&attempt.id)?.model_s3_uri?;
+        Some(Model {
+            job: attempt.id,
+            job_name: attempt.job_name,
+            s3_uri,
+        })
+    });
+    with_model.ok_or_else(|| NotRegistrable::NoModel(no_model(trial.id, trial.state)))
+}
+
+fn no_model(trial: TrialId, state: TrialState) -> String {
+    let state = state.as_str();
+    format!(
+        "trial {trial} is {state} and has left no model (SageMaker stores one when its job completes or is stopped)"
+    )
+}
+
+fn request(asked: RegisterModel, model: &Model, origin: &Origin<'_>) -> ModelPackageRequest {
+    let metadata = origin.metadata();
+    let statistics = json!({"measured": origin.measured.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "origin": metadata, "source": "Bakeoff"});
+    // Beside the model, not among what SageMaker puts there.
+    let folder = model
+        .s3_uri
+        .find(&model.job_name)
+        .and_then(|at| model.s3_uri.get(..at + model.job_name.len()))
+        .unwrap_or(&model.s3_uri);
+    let description = asked.description.unwrap_or_else(|| {
+        format!(
+            "{}, trained on {} by {}",
+            origin.workload, origin.instance_type, origin.trial
+        )
+    });
+    let own = asked.metadata.into_iter();
+    ModelPackageRequest {
+        group: asked.group,
+        description,
+        image: asked.image,
+        model_s3_uri: model.s3_uri.clone(),
+        environment: asked.environment,
+        content_types: asked.content_types,
+        response_types: asked.response_types,
+        realtime_instance_types: asked.realtime_instance_types,
+        transform_instance_types: asked.transform_instance_types,
+        // Nobody writes another origin over the true one.
+        metadata: own
+            .filter(|(name, _)| !name.starts_with(PREFIX))
+            .chain(metadata)
+            .collect(),
+        statistics_s3_uri: format!("{folder}/bakeoff/{}.json", origin.id),
+        statistics: statistics.to_string(),
+        approval: asked.approval,
+        client_token: origin.id.0.to_string(),
+    }
+}
+
+/// The figures of a trial that go with its model, as text.
+fn measured(row: &ComparisonRow) -> Vec<(&'static str, String)> {
+    let figures = [
+        ("train_loss", row.train_loss),
+        ("validation_loss", row.validation_loss),
+        ("tokens_per_second", row.tokens_per_second),
+    ];
+    let figures = figures
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, format!("{:.4}", value?))));
+    let steps = row.step.map(|step| ("steps", step.to_string()));
+    let cost = row.cost_usd.map(|usd| ("cost_usd", usd.0.to_string()));
+    figures.chain(steps).chain(cost).collect()
+}
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// Weights of the whole model as it is served: in 32 bits if it was trained so, in 16 otherwise. Adapters
+/// are served with the model that they belong to.
+fn weights_gib(workload: &WorkloadSpec) -> f64 {
+    let bytes = match workload.precision {
+        Precision::Fp32 => 4.0,
+        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2.0,
+    };
+    workload.model.parameters() * bytes / GIB
+}

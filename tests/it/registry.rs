@@ -1,0 +1,336 @@
+//! Models of trials in SageMaker's Model Registry: the service over HTTP, the registry of the region over the
+//! wire.
+
+use bakeoff::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
+use bakeoff::api::page::Page;
+use bakeoff::api::trials::TrialView;
+use bakeoff::auth::keys::Role;
+use bakeoff::tasks::registrar;
+use bakeoff_domain::registry::{Approval, RegistryState};
+use chrono::TimeDelta;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, on_p5};
+
+const IMAGE: &str =
+    "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312";
+
+/// An experiment whose trials have completed, and its first trial.
+pub(crate) async fn trained(test: &TestApp, repeats: u32) -> Vec<TrialView> {
+    let experiment = test.start(&on_p5(repeats)).await;
+    test.run_to_end(&experiment, 24).await;
+    test.page(&format!("/v1/experiments/{experiment}/trials?"))
+        .await
+}
+
+pub(crate) fn asked(trial: &TrialView) -> Value {
+    json!({"trial_id": trial.id, "group": "legal-de", "image": IMAGE,
+        "realtime_instance_types": ["ml.g5.2xlarge", "ml.p5.48xlarge"], "transform_instance_types": ["ml.g5.2xlarge"],
+        "environment": {"X": "1"}, "metadata": {"team": "legal"}})
+}
+
+async fn register(test: &TestApp, body: &Value) -> (StatusCode, ModelPackageView) {
+    let (status, answer) = test.post("/v1/model-packages", body).await;
+    let view = serde_json::from_value(answer.clone()).unwrap_or_else(|_| panic!("{answer:#}"));
+    (status, view)
+}
+
+/// The registrar's ticks until nothing is due.
+async fn work(test: &TestApp) {
+    while registrar::tick(&test.app).await.unwrap() > 0 {}
+}
+
+async fn read(test: &TestApp, package: &ModelPackageView) -> ModelPackageView {
+    test.read(&format!("/v1/model-packages/{}", package.id))
+        .await
+}
+
+async fn patch(test: &TestApp, package: &ModelPackageView, body: &Value) -> (StatusCode, Value) {
+    let path = format!("/v1/model-packages/{}", package.id);
+    test.send(test.request(Method::PATCH, &path, &test.admin).json(body))
+        .await
+}
+
+/// What the region's registry has.
+async fn packages(test: &TestApp) -> Vec<Value> {
+    let record = test.record().await;
+    record["model_packages"].as_array().cloned().unwrap()
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_model_becomes_a_version_that_says_where_it_comes_from(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 2).await;
+    let (status, first) = register(&test, &asked(&trials[0])).await;
+    assert_eq!(
+        (status, first.state, first.version),
+        (StatusCode::CREATED, RegistryState::Registering, None)
+    );
+    // Asked for twice, before and after: one package.
+    let (status, again) = register(&test, &asked(&trials[0])).await;
+    assert_eq!((status, again.id), (StatusCode::OK, first.id));
+    work(&test).await;
+    let first = read(&test, &first).await;
+    assert_eq!(
+        (first.state, first.version, first.approval),
+        (RegistryState::Registered, Some(1), Approval::Pending)
+    );
+    let arn = first.arn.clone().unwrap();
+    assert!(arn.ends_with(":model-package/legal-de/1"), "{arn}");
+    assert_eq!(register(&test, &asked(&trials[0])).await.1.id, first.id);
+    let mut other = asked(&trials[0]);
+    other["image"] = json!("other:1");
+    let (status, problem) = test.post("/v1/model-packages", &other).await;
+    assert_eq!(
+        (status, problem["code"].as_str()),
+        (StatusCode::CONFLICT, Some("model_registered"))
+    );
+
+    let (_, second) = register(&test, &asked(&trials[1])).await;
+    work(&test).await;
+    assert_eq!(read(&test, &second).await.version, Some(2));
+    let there = packages(&test).await;
+    assert_eq!(there.len(), 2);
+    let request = &there[0]["request"];
+    let container = &request["InferenceSpecification"]["Containers"][0];
+    assert_eq!(
+        *container,
+        json!({"Image": IMAGE, "ModelDataUrl": first.model_s3_uri, "Environment": {"X": "1"}})
+    );
+    let metadata = &request["CustomerMetadataProperties"];
+    assert_eq!(metadata["bakeoff:model_package"], first.id.to_string());
+    assert_eq!(metadata["bakeoff:trial"], trials[0].id.to_string());
+    assert_eq!(metadata["bakeoff:data_version"], "1");
+    assert_eq!(metadata["bakeoff:instance_type"], "ml.p5.48xlarge");
+    assert_eq!(metadata["team"], "legal");
+    assert_eq!(
+        metadata["bakeoff:evidence_sha256"].as_str().map(str::len),
+        Some(64)
+    );
+    let speed = metadata["bakeoff:tokens_per_second"].as_str().unwrap();
+    assert!(speed.parse::<f64>().unwrap() > 1000.0, "{speed}");
+    // The statistics are where the package says that they are.
+    let statistics = &request["ModelMetrics"]["ModelQuality"]["Statistics"];
+    assert_eq!(statistics["S3Uri"], first.statistics_s3_uri);
+    let written = test.ports.objects.get(&first.statistics_s3_uri).await;
+    let written: Value = serde_json::from_slice(&written.unwrap().unwrap()).unwrap();
+    assert_eq!(written["measured"]["tokens_per_second"], speed);
+    assert!(
+        first.statistics_s3_uri.contains("/bakeoff/mpk_"),
+        "{first:?}"
+    );
+
+    let page: Page<ModelPackageView> = test
+        .read("/v1/model-packages?group=legal-de&page_size=1")
+        .await;
+    assert_eq!(page.items[0].id, second.id);
+    let token = page.next_page_token.unwrap();
+    let rest = format!("/v1/model-packages?group=legal-de&page_size=1&page_token={token}");
+    let rest: Page<ModelPackageView> = test.read(&rest).await;
+    assert_eq!(rest.items[0].id, first.id);
+    assert_eq!(rest.next_page_token, None);
+    let none: Page<ModelPackageView> = test.read("/v1/model-packages?group=other").await;
+    assert!(none.items.is_empty());
+}
+
+#[sqlx::test(migrations = false)]
+async fn approval_reaches_sagemaker_and_is_not_taken_back(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    // Before it is registered: it gets there with the package.
+    let note = json!({"approval": "rejected", "note": "not yet"});
+    let (status, shown) = patch(&test, &package, &note).await;
+    assert_eq!(
+        (status, &shown["approval"]),
+        (StatusCode::OK, &json!("pending"))
+    );
+    work(&test).await;
+    let there = packages(&test).await;
+    assert_eq!(
+        (&there[0]["approval"], &there[0]["approval_note"]),
+        (&json!("Rejected"), &json!("not yet"))
+    );
+    let approve = serde_json::to_value(ApproveModel {
+        approval: Approval::Approved,
+        note: None,
+    });
+    patch(&test, &package, &approve.unwrap()).await;
+    work(&test).await;
+    let shown = read(&test, &package).await;
+    assert_eq!(
+        (shown.approval, shown.wanted_approval, shown.reason),
+        (Approval::Approved, Approval::Approved, None)
+    );
+    assert_eq!(packages(&test).await[0]["approval"], "Approved");
+    let (status, problem) = patch(&test, &package, &json!({"approval": "pending"})).await;
+    assert_eq!(
+        (status, problem["errors"][0]["pointer"].as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, Some("/approval"))
+    );
+    // What SageMaker refuses now is said, and tried again when somebody asks again.
+    test.region_post(
+        "/_sim/setup",
+        &json!({"deny": ["sagemaker:UpdateModelPackage"]}),
+    )
+    .await;
+    patch(&test, &package, &json!({"approval": "rejected"})).await;
+    work(&test).await;
+    let shown = read(&test, &package).await;
+    assert_eq!(
+        (shown.state, shown.approval),
+        (RegistryState::Registered, Approval::Approved)
+    );
+    let reason = shown.reason.unwrap();
+    assert!(
+        reason.contains("Allow the service sagemaker:UpdateModelPackage"),
+        "{reason}"
+    );
+    test.region_post("/_sim/setup", &json!({})).await;
+    patch(&test, &package, &json!({"approval": "rejected"})).await;
+    work(&test).await;
+    assert_eq!(read(&test, &package).await.approval, Approval::Rejected);
+}
+
+/// Answers are lost, calls are throttled, a process dies between the create and the record: one version.
+#[sqlx::test(migrations = false)]
+async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 2).await;
+    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
+        .await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    for _ in 0..3 {
+        work(&test).await;
+        test.advance(TimeDelta::minutes(5)).await;
+    }
+    let shown = read(&test, &package).await;
+    assert_eq!(shown.state, RegistryState::Registered, "{shown:?}");
+    assert_eq!(packages(&test).await.len(), 1, "found by its marker");
+
+    // Throttled on the way: later.
+    test.region_post("/_sim/faults", &json!({"throttle": 1.0}))
+        .await;
+    let (_, package) = register(&test, &asked(&trials[1])).await;
+    work(&test).await;
+    let waiting = read(&test, &package).await;
+    assert_eq!(waiting.state, RegistryState::Registering);
+    assert!(waiting.reason.unwrap().contains("throttled"));
+    test.region_post("/_sim/faults", &json!({})).await;
+    test.advance(TimeDelta::minutes(20)).await;
+    // A process claims it, creates it, and dies.
+    let store = &test.app.store;
+    let region = &test.app.place.region;
+    let claimed = store
+        .claim_due_model_packages(region, test.app.clock.now(), TimeDelta::minutes(5), 20)
+        .await
+        .unwrap();
+    let created = test
+        .ports
+        .registry
+        .create(&claimed[0].request)
+        .await
+        .unwrap();
+    assert_eq!(registrar::tick(&test.app).await.unwrap(), 0, "it is held");
+    test.advance(TimeDelta::minutes(6)).await;
+    work(&test).await;
+    let shown = read(&test, &package).await;
+    assert_eq!(
+        (shown.state, shown.arn),
+        (RegistryState::Registered, Some(created))
+    );
+    assert_eq!(packages(&test).await.len(), 2);
+    // What the dead process would write now changes nothing.
+    let late = bakeoff::store::model_packages::PackageChange::GaveUp { why: "late" };
+    let now = test.app.clock.now();
+    store
+        .record_model_package(&claimed[0], late, now)
+        .await
+        .unwrap();
+    assert_eq!(read(&test, &package).await.state, RegistryState::Registered);
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    let mut wrong = asked(&trials[0]);
+    wrong["group"] = json!("legal de");
+    wrong["realtime_instance_types"] = json!(["ml.g5.2xlarge", "ml.g4dn.xlarge", "ml.p9.huge"]);
+    wrong["transform_instance_types"] = json!(["ml.p5.48xlarge"]);
+    wrong["metadata"] = json!({"bakeoff:trial": "mine"});
+    let (status, problem) = test.post("/v1/model-packages", &wrong).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let errors = problem["errors"].as_array().unwrap();
+    let pointers: Vec<&str> = errors
+        .iter()
+        .filter_map(|one| one["pointer"].as_str())
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            "/metadata/bakeoff:trial",
+            "/group",
+            "/realtime_instance_types/1",
+            "/realtime_instance_types/2",
+            "/transform_instance_types/0"
+        ],
+        "{problem:#}"
+    );
+    let fix = errors[2]["fix"].as_str().unwrap();
+    assert!(fix.starts_with("name ml.g"), "{fix}");
+
+    let viewer = test.key(test.project, Role::Viewer).await;
+    let stranger = test.key(test.other_project().await, Role::Admin).await;
+    let right = asked(&trials[0]);
+    for (key, expected) in [
+        (&viewer, StatusCode::FORBIDDEN),
+        (&stranger, StatusCode::NOT_FOUND),
+    ] {
+        let request = test
+            .request(Method::POST, "/v1/model-packages", key)
+            .json(&right);
+        assert_eq!(test.send(request).await.0, expected);
+    }
+
+    // A refusal of SageMaker's ends it, with the right that it lacks; then it can be asked for again.
+    test.region_post(
+        "/_sim/setup",
+        &json!({"deny": ["sagemaker:CreateModelPackage"]}),
+    )
+    .await;
+    let (_, package) = register(&test, &right).await;
+    work(&test).await;
+    let failed = read(&test, &package).await;
+    assert_eq!(failed.state, RegistryState::Failed);
+    let reason = failed.reason.unwrap();
+    assert!(
+        reason.contains("Allow the service sagemaker:CreateModelPackage (deploy/iam"),
+        "{reason}"
+    );
+    let (status, _) = patch(&test, &package, &json!({"approval": "approved"})).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    test.region_post("/_sim/setup", &json!({})).await;
+    let (status, again) = register(&test, &right).await;
+    assert_eq!(status, StatusCode::CREATED);
+    assert_ne!(again.id, package.id);
+    work(&test).await;
+    assert_eq!(read(&test, &again).await.version, Some(1));
+
+    // A trial that has not completed has no model.
+    let running = test.start(&on_p5(1)).await;
+    test.tick().await;
+    let trials: Vec<TrialView> = test
+        .page(&format!("/v1/experiments/{running}/trials?"))
+        .await;
+    let (status, problem) = test.post("/v1/model-packages", &asked(&trials[0])).await;
+    assert_eq!(
+        (status, problem["code"].as_str()),
+        (StatusCode::CONFLICT, Some("no_model"))
+    );
+    test.run_to_end(&running, 24).await;
+    let typed: RegisterModel = serde_json::from_value(asked(&trials[0])).unwrap();
+    assert_eq!(typed.content_types, ["application/json"]);
+}
