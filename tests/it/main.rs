@@ -45,6 +45,7 @@ mod places;
 mod plans;
 mod preview;
 mod prices;
+mod processing;
 mod program;
 mod race;
 mod reads;
