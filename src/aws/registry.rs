@@ -5,7 +5,7 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::PageRequest;
 use chrono::{DateTime, Utc};
 
-use super::{Aws, LIST_PAGES_MAX, Operation};
+use super::{Aws, LIST_PAGES_MAX, Operation, account_of};
 
 impl Aws {
     pub async fn create_model_group(&self, group: &str) -> Result<(), AwsError> {
@@ -21,7 +21,16 @@ impl Aws {
     ) -> Result<String, AwsError> {
         self.wait_for(Operation::CreateModelPackage).await?;
         let reply = self.ports.registry.create(request).await;
-        self.count(Operation::CreateModelPackage, reply, 0)
+        let arn = self.count(Operation::CreateModelPackage, reply, 0)?;
+        match account_of(&arn).filter(|account| !self.may_own(account)) {
+            None => Ok(arn),
+            Some(account) => {
+                // The credentials changed after the account was confirmed.
+                self.doubt_account();
+                let what = format!("the package was created in account {account}, not in ours");
+                Err(AwsError::Unknown(what))
+            }
+        }
     }
 
     /// The version of a group with a marker, among those created after a moment.
@@ -50,7 +59,8 @@ impl Aws {
         };
         for one in listed {
             let found = self.describe_model_package(&one.arn).await?;
-            if found.is_marked(marker) {
+            let is_ours = account_of(&one.arn).is_none_or(|account| self.may_own(account));
+            if is_ours && found.is_marked(marker) {
                 return Ok(Some(found));
             }
         }

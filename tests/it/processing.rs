@@ -199,7 +199,7 @@ fn predictions_are_evaluated_with_intervals() {
     // Wilson's interval of 75 of 100: 0.657 to 0.825 (Wilson 1927).
     assert_eq!(
         *exact,
-        json!({"value": 0.75, "low": 0.656955, "high": 0.824548, "unit": "share", "records": 100})
+        json!({"value": 0.75, "low": 0.656_955, "high": 0.824_548, "unit": "share", "records": 100})
     );
     // A quarter has one word of two right.
     assert_eq!(metrics["word_f1"]["value"], 0.875);

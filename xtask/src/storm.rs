@@ -5,6 +5,7 @@
 mod client;
 mod course;
 mod database;
+mod models;
 mod plan;
 mod proxy;
 mod stage;
@@ -178,6 +179,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
         "losers_stopped",
         "cancels_judged",
         "points_compared",
+        "model_packages",
     ];
     // Looked at with `psql`, which npm's Postgres lacks; so many seeds need it for upgrades anyway.
     if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
@@ -496,6 +498,7 @@ fn total(stormed: &Stormed) -> Value {
         "refused_reservations": all(|one| one.refused_reservations),
         "losers_stopped": all(|one| one.raced),
         "points_compared": all(|one| one.points),
+        "model_packages": all(|one| one.packages),
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),
         "pools_reused": all(|one| one.pools_reused),
@@ -519,7 +522,7 @@ fn total(stormed: &Stormed) -> Value {
 type Figure = (&'static str, fn(&Verdict) -> u32);
 
 /// Figures that must be zero.
-const WRONGS: [Figure; 12] = [
+const WRONGS: [Figure; 13] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -532,6 +535,7 @@ const WRONGS: [Figure; 12] = [
     ("transactions_left_open", |one| one.left_open),
     ("panics", |one| one.panics),
     ("statuses_backwards", |one| one.backwards),
+    ("model_packages_wrong", |one| one.packages_wrong),
 ];
 
 /// How often each fault happened.
@@ -574,6 +578,7 @@ fn show(result: &Value) {
             "refused_reservations",
             "losers_stopped",
             "points_compared",
+            "model_packages",
             "cancels_judged",
             "cancel_p99_seconds",
             "pools_reused",

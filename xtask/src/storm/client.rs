@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::models::Models;
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 use crate::http::{agent, get, pages, post, send};
@@ -61,6 +62,8 @@ pub(super) struct Client {
     has_project_budget: bool,
     /// A price to change, which the service must then read from AWS's list.
     price: Price,
+    /// What is done with the models of completed trials. A restored backup does not know all of them.
+    pub(super) models: Models,
     /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
@@ -82,6 +85,7 @@ impl Client {
             } else {
                 Price::Stays
             },
+            models: Models::new(plan.twin.is_some()),
             overdrawn: 0,
         }
     }
@@ -172,6 +176,9 @@ impl Client {
         });
         if begun.elapsed() < TURN_MAX {
             self.look_at_budgets(&url, &stage.api_key);
+        }
+        if begun.elapsed() < TURN_MAX {
+            self.models.ask(stage, &self.accepted);
         }
     }
 

@@ -298,7 +298,13 @@ fn settle(
         progress.look(&items, &record);
         // What was found last is settled a little later.
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
-            return Ok(End::Over);
+            stage.tend(SHORT_FREEZE)?;
+            // No trial completes any more.
+            if client.models.ask(stage, &client.accepted)
+                && client.models.are_registered(&url, &stage.api_key)
+            {
+                return Ok(End::Over);
+            }
         }
         stage.tend(SHORT_FREEZE)?;
         resume_parked(stage, &url, &items);

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::client::{Accepted, Client};
 use super::course::Ground;
+use super::models;
 use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
@@ -87,6 +88,8 @@ pub(super) struct Verdict {
     pub(super) panics: u32,
     /// Trials whose statuses went backwards.
     pub(super) backwards: u32,
+    /// Models that are not in the registry as the service believes, or are there twice, or without a row.
+    pub(super) packages_wrong: u32,
     /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
     pub(super) cancels: Vec<f64>,
     /// Reservations refused because they did not fit a budget.
@@ -95,6 +98,8 @@ pub(super) struct Verdict {
     pub(super) raced: u64,
     /// Points compared with CloudWatch's.
     pub(super) points: u64,
+    /// Models in the region's registry.
+    pub(super) packages: u64,
     pub(super) pools_reused: u64,
     pub(super) reclaimed: u64,
     pub(super) faults: BTreeMap<String, u64>,
@@ -114,14 +119,15 @@ impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
-            && self.metrics_wrong + self.unnoticed + self.left_open == 0
+            && self.metrics_wrong + self.unnoticed + self.left_open + self.packages_wrong == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
     /// yet.
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
-            || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0;
+            || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
+            || self.packages_wrong > 0;
         self.is_late && !is_harmed
     }
 }
@@ -233,6 +239,9 @@ pub(super) fn judge(
     }
     if plan.twin == Some(Kind::Copy) {
         counts::unasked_stops(jobs, &booked, client, &mut verdict);
+    }
+    if is_over {
+        models::count(stage, &url, plan.twin.is_some(), &mut verdict)?;
     }
     counts::left_open(stage, ground, &mut verdict);
     count_panics(stage, &mut verdict);
