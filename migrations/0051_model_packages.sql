@@ -19,6 +19,8 @@ CREATE TABLE model_packages (
     approval text NOT NULL CHECK (approval IN ('pending', 'approved', 'rejected')),
     wanted_approval text NOT NULL CHECK (wanted_approval IN ('pending', 'approved', 'rejected')),
     approval_note text CHECK (length(approval_note) <= 1024),
+    -- When SageMaker accepted the wanted approval; it is looked at once more, since an earlier call may come later.
+    set_at timestamptz,
     -- NULL while there is nothing to do.
     due_at timestamptz,
     -- Grows with every claim; a writer whose number is out of date changes nothing.
@@ -27,10 +29,12 @@ CREATE TABLE model_packages (
     changed_at timestamptz NOT NULL,
     CHECK ((state = 'registered') = (arn IS NOT NULL)),
     CHECK (state <> 'registering' OR due_at IS NOT NULL),
+    CHECK (state <> 'failed' OR due_at IS NULL),
     CHECK (state <> 'failed' OR reason IS NOT NULL)
 );
--- A job's model is one version of a group.
-CREATE UNIQUE INDEX model_packages_once ON model_packages (job_id, group_name) WHERE state <> 'failed';
+-- A job's model is one version of a group, until somebody rejects it. One that failed keeps its row, and with it the client
+-- token: what nobody saw created is not created again.
+CREATE UNIQUE INDEX model_packages_once ON model_packages (job_id, group_name) WHERE wanted_approval <> 'rejected';
 CREATE INDEX model_packages_due ON model_packages (region, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX model_packages_of_project ON model_packages (project_id, id);
 CREATE INDEX model_packages_of_experiment ON model_packages (experiment_id);

@@ -1,11 +1,14 @@
 //! A trial's model as a model package: loads what is known of it, and says what would be registered, or why
 //! nothing can be. Registering it is the registrar's matter ([`crate::tasks::registrar`]).
 
+use std::collections::BTreeMap;
+
 use bakeoff_domain::ids::{JobId, ModelPackageId, TrialId};
-use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::registry::ModelPackageRequest;
-use bakeoff_domain::registry::check::{self, Flaw};
+use bakeoff_domain::lifecycle::state::{AttemptEnd, AttemptPhase, TrialState};
+use bakeoff_domain::number::real;
+use bakeoff_domain::registry::check::{self, Facts, Flaw};
 use bakeoff_domain::registry::provenance::{Origin, PREFIX};
+use bakeoff_domain::registry::{ModelPackageRequest, RegistryState};
 use bakeoff_domain::spec::{Precision, WorkloadSpec};
 use serde_json::json;
 
@@ -39,9 +42,11 @@ pub struct Prepared {
     pub id: ModelPackageId,
     pub job: JobId,
     pub request: ModelPackageRequest,
+    /// It has failed before, and keeps its id.
+    pub has_failed: bool,
 }
 
-/// The newest model of a trial: its job, that job's name and the model's address.
+/// The model of a trial's last job: the job, its name and the model's address.
 struct Model {
     job: JobId,
     job_name: String,
@@ -61,17 +66,19 @@ pub async fn prepare(
         .keys()
         .filter(|name| name.starts_with(PREFIX));
     let taken: Vec<Flaw> = taken.map(|name| check::is_ours(name)).collect();
-    let id = ModelPackageId(ids::fresh());
-    let selection = Selection {
-        experiments: vec![experiment.clone()],
-        only: vec![trial.id],
-        ..Selection::default()
-    };
-    let now = app.clock.now();
-    let table = read::comparison_of(&app.store, &selection, now).await?;
-    let row = table.rows.into_iter().next().unwrap_or_default();
-    let recommendation = app.store.recommendation(experiment.id).await?;
+    let earlier = app
+        .store
+        .model_package_of(experiment.project_id, model.job, &asked.group)
+        .await?;
+    let failed = earlier.filter(|earlier| earlier.state == RegistryState::Failed);
+    let has_failed = failed.is_some();
+    let id = failed.map_or_else(|| ModelPackageId(ids::fresh()), |failed| failed.id);
+    let row = figures(app, experiment, trial).await?;
+    let bought = experiment.full_run.as_ref();
+    let source = bought.map_or(experiment.id, |of| of.experiment_id);
+    let recommendation = app.store.recommendation(source).await?;
     let workload = experiment.resolved.workload();
+    let tokens = workload.trial_tokens;
     let origin = Origin {
         id,
         experiment: experiment.id,
@@ -84,13 +91,21 @@ pub async fn prepare(
         data_version: &workload.data_version,
         code_version: &workload.code_version,
         training_image: &workload.image,
+        is_full_run: tokens >= workload.total_tokens,
+        bought: bought.map(|of| (of.experiment_id, of.trial_id)),
+        tokens,
         evidence_sha256: recommendation
             .as_ref()
             .and_then(|answer| answer.evidence_sha256.as_deref()),
         measured: measured(&row),
     };
+    let facts = Facts {
+        weights_gib: asked.weights_gib.unwrap_or_else(|| weights_gib(workload)),
+        training_image: &workload.image,
+        region: &trial.region,
+    };
     let request = request(asked, &model, &origin);
-    let flaws = [taken, check::flaws(&request, weights_gib(workload))].concat();
+    let flaws = [taken, check::flaws(&request, facts)].concat();
     if !flaws.is_empty() {
         return Err(NotRegistrable::Wrong(flaws));
     }
@@ -98,7 +113,23 @@ pub async fn prepare(
         id,
         job: model.job,
         request,
+        has_failed,
     })
+}
+
+/// The trial's row of the comparison.
+async fn figures(
+    app: &App,
+    experiment: &Experiment,
+    trial: &Trial,
+) -> Result<ComparisonRow, StoreError> {
+    let selection = Selection {
+        experiments: vec![experiment.clone()],
+        only: vec![trial.id],
+        ..Selection::default()
+    };
+    let table = read::comparison_of(&app.store, &selection, app.clock.now()).await?;
+    Ok(table.rows.into_iter().next().unwrap_or_default())
 }
 
 async fn model_of(
@@ -112,7 +143,12 @@ async fn model_of(
         .await?;
     let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
     let mut aftermath = app.store.aftermath(&[trial.id.0]).await?;
-    let with_model = attempts.into_iter().rev().find_map(|attempt| {
+    // What a failed attempt has left is not what the trial's figures are of.
+    let last = attempts.into_iter().next_back().filter(|attempt| {
+        let ends = [AttemptEnd::Completed, AttemptEnd::Stopped];
+        ends.map(AttemptPhase::Over).contains(&attempt.phase)
+    });
+    let with_model = last.and_then(|attempt| {
         let s3_uri = aftermath.remove(&attempt.id)?.model_s3_uri?;
         Some(Model {
             job: attempt.id,
@@ -132,8 +168,8 @@ fn no_model(trial: TrialId, state: TrialState) -> String {
 
 fn request(asked: RegisterModel, model: &Model, origin: &Origin<'_>) -> ModelPackageRequest {
     let metadata = origin.metadata();
-    let statistics = json!({"measured": origin.measured.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
-        "origin": metadata, "source": "Bakeoff"});
+    let measured: BTreeMap<&str, f64> = origin.measured.iter().copied().collect();
+    let statistics = json!({"measured": measured, "origin": metadata, "source": "Bakeoff"});
     // Beside the model, not among what SageMaker puts there.
     let folder = model
         .s3_uri
@@ -169,19 +205,23 @@ fn request(asked: RegisterModel, model: &Model, origin: &Origin<'_>) -> ModelPac
     }
 }
 
-/// The figures of a trial that go with its model, as text.
-fn measured(row: &ComparisonRow) -> Vec<(&'static str, String)> {
+/// The figures of a trial that go with its model.
+fn measured(row: &ComparisonRow) -> Vec<(&'static str, f64)> {
+    let rounded = |value: f64| (value * 1e4).round() / 1e4;
     let figures = [
-        ("train_loss", row.train_loss),
-        ("validation_loss", row.validation_loss),
-        ("tokens_per_second", row.tokens_per_second),
+        ("train_loss", row.train_loss.map(rounded)),
+        ("validation_loss", row.validation_loss.map(rounded)),
+        ("tokens_per_second", row.tokens_per_second.map(rounded)),
+        (
+            "steps",
+            row.step.and_then(|step| u64::try_from(step).ok()).map(real),
+        ),
+        ("cost_usd", row.cost_usd.map(|usd| rounded(usd.as_f64()))),
     ];
-    let figures = figures
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, format!("{:.4}", value?))));
-    let steps = row.step.map(|step| ("steps", step.to_string()));
-    let cost = row.cost_usd.map(|usd| ("cost_usd", usd.0.to_string()));
-    figures.chain(steps).chain(cost).collect()
+    let known = figures.into_iter();
+    known
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 const GIB: f64 = 1_073_741_824.0;

@@ -1,11 +1,14 @@
 //! Results of the debugger's and profiler's rules. SageMaker evaluates them in jobs of its own, which
 //! end minutes after the training job: so what was stored with it may be out of date, and is asked for
-//! again when somebody wants to see it. Nothing is stored here.
+//! again when somebody wants to see it; causes of a failure were found before that.
+
+use std::time::Duration;
 
 use bakeoff_domain::diagnosis::profiler::{self, Triggered};
 use bakeoff_domain::sagemaker::observed::RuleEvaluation;
 
 use crate::aws::Aws;
+use crate::clock::real_sleep;
 
 /// A job whose rules were evaluated.
 #[derive(Debug, Clone, Copy)]
@@ -15,9 +18,35 @@ pub struct Evaluated<'a> {
     pub output_s3_uri: Option<&'a str>,
 }
 
+/// What is known of a job's rules.
+#[derive(Debug, Default)]
+pub struct Results {
+    pub rules: Vec<RuleEvaluation>,
+    pub reports: Vec<Triggered>,
+}
+
+/// A person waits for the answer; what is stored is better than a minute of silence.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 impl Evaluated<'_> {
+    /// The latest results and reports; those that are stored if AWS takes long.
+    pub async fn results(self, aws: &Aws, stored: Vec<RuleEvaluation>) -> Results {
+        let looking = async {
+            let rules = self.latest(aws, stored.clone()).await;
+            let reports = self.reports(aws, &rules).await;
+            Results { rules, reports }
+        };
+        tokio::select! {
+            results = looking => results,
+            () = real_sleep(PATIENCE) => {
+                tracing::info!(job = self.job_name, "AWS takes long; the results of rules are shown as stored");
+                Results { rules: stored.clone(), reports: Vec::new() }
+            }
+        }
+    }
+
     /// The latest results; as stored where they are final, or SageMaker does not answer.
-    pub async fn latest(self, aws: &Aws, stored: Vec<RuleEvaluation>) -> Vec<RuleEvaluation> {
+    async fn latest(self, aws: &Aws, stored: Vec<RuleEvaluation>) -> Vec<RuleEvaluation> {
         if stored.iter().all(RuleEvaluation::is_final) {
             return stored;
         }
@@ -33,7 +62,7 @@ impl Evaluated<'_> {
     }
 
     /// What the profiler's reports in S3 say: small files, one for each of its rules at most.
-    pub async fn reports(self, aws: &Aws, rules: &[RuleEvaluation]) -> Vec<Triggered> {
+    async fn reports(self, aws: &Aws, rules: &[RuleEvaluation]) -> Vec<Triggered> {
         let mut found = Vec::new();
         let folder = self.output_s3_uri.and_then(|output| {
             let mut rules = rules.iter().filter(|rule| rule.has_found_issues());

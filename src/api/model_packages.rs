@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A trial's model as a new version of a model package group
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterModel {
     /// The trial (of a full run, usually) whose last job left the model.
     pub trial_id: TrialId,
@@ -29,6 +29,10 @@ pub struct RegisterModel {
     /// SupportedResponseMIMETypes; `application/json` when absent.
     #[serde(default = "json")]
     pub response_types: Vec<String>,
+    /// GiB of the weights as they are served; of all parameters in 16 bits (32 if it was trained so) when
+    /// absent. Fewer if the container quantises them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_gib: Option<f64>,
     /// Types that an endpoint of it may run on; each must serve, and hold the weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub realtime_instance_types: Vec<String>,
@@ -54,7 +58,7 @@ fn pending() -> Approval {
 /// Whether a model may be deployed
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ApproveModel {
-    /// `approved` or `rejected`; SageMaker does not go back to `pending`.
+    /// `approved` or `rejected`.
     pub approval: Approval,
     /// Why (ApprovalDescription), one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,15 +82,22 @@ pub struct ModelPackageView {
     pub state: RegistryState,
     /// Why it failed, or what the next try waits for.
     pub reason: Option<String>,
-    /// As SageMaker last had it.
+    /// As SageMaker had it when it was last looked at: after registering it, and after each change made here. What
+    /// is changed in SageMaker itself is not followed.
     pub approval: Approval,
     /// As it was last asked for; SageMaker gets it within seconds.
     pub wanted_approval: Approval,
     pub approval_note: Option<String>,
+    /// When something is done about it next; absent when nothing is.
+    pub next_try_at: Option<DateTime<Utc>>,
+    pub description: String,
     pub image: String,
     pub model_s3_uri: String,
     /// What was measured, as JSON (ModelMetrics.ModelQuality).
     pub statistics_s3_uri: String,
+    pub environment: BTreeMap<String, String>,
+    pub content_types: Vec<String>,
+    pub response_types: Vec<String>,
     pub realtime_instance_types: Vec<String>,
     pub transform_instance_types: Vec<String>,
     /// CustomerMetadataProperties, with where the model comes from (`bakeoff:…`).

@@ -58,7 +58,12 @@ impl Aws {
             Err(error) => return Err(error),
         };
         for one in listed {
-            let found = self.describe_model_package(&one.arn).await?;
+            let found = match self.describe_model_package(&one.arn).await {
+                Ok(found) => found,
+                // Deleted since it was listed.
+                Err(AwsError::NotFound(_) | AwsError::Rejected { .. }) => continue,
+                Err(error) => return Err(error),
+            };
             let is_ours = account_of(&one.arn).is_none_or(|account| self.may_own(account));
             if is_ours && found.is_marked(marker) {
                 return Ok(Some(found));

@@ -7,15 +7,19 @@ use bakeoff_domain::ids::{ExperimentId, ModelPackageId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
 
 use super::client::{Client, Target};
 use super::report;
 use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use crate::api::page::Page;
 use crate::api::trials::TrialView;
-use crate::clock::real_sleep;
+use crate::clock::{Stopwatch, real_sleep};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a command waits for SageMaker.
+const WAIT_MAX: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
 pub(super) struct ModelsOptions {
@@ -45,8 +49,12 @@ struct RegisterOptions {
     /// The image that serves the model (ECR URI).
     #[arg(long)]
     image: String,
+    /// One line about it; says where it comes from when absent.
     #[arg(long)]
     description: Option<String>,
+    /// GiB of the weights as they are served, if the container quantises them.
+    #[arg(long)]
+    weights_gib: Option<f64>,
     /// A type that an endpoint of it may run on; repeat it for several.
     #[arg(long = "realtime", value_name = "INSTANCE_TYPE")]
     realtime: Vec<String>,
@@ -83,6 +91,7 @@ struct ListOptions {
 
 #[derive(Debug, Args)]
 struct ApproveOptions {
+    /// Id of the model package, as `bakeoff models list` shows it.
     id: ModelPackageId,
     /// Why, one line.
     #[arg(long)]
@@ -113,6 +122,7 @@ async fn register(options: RegisterOptions) -> anyhow::Result<()> {
         environment: options.environment.into_iter().collect(),
         content_types: vec!["application/json".to_owned()],
         response_types: vec!["application/json".to_owned()],
+        weights_gib: options.weights_gib,
         realtime_instance_types: options.realtime,
         transform_instance_types: options.transform,
         metadata: options.metadata.into_iter().collect(),
@@ -134,10 +144,12 @@ async fn trial(client: &Client, text: &str) -> anyhow::Result<TrialId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
-    let id: ExperimentId = text.parse().context("name a trial or an experiment")?;
-    let trials: Page<TrialView> = client.get(&format!("/v1/experiments/{id}/trials")).await?;
+    let id: ExperimentId = text
+        .parse()
+        .ok()
+        .context("name a trial (trl_…) or an experiment (exp_…)")?;
+    let trials: Vec<TrialView> = all(client, &format!("/v1/experiments/{id}/trials?")).await?;
     let completed: Vec<&TrialView> = trials
-        .items
         .iter()
         .filter(|trial| trial.state == TrialState::Completed)
         .collect();
@@ -145,10 +157,15 @@ async fn trial(client: &Client, text: &str) -> anyhow::Result<TrialId> {
         [one] => Ok(one.id),
         [] => bail!("no trial of {id} has completed"),
         several => {
-            let ids: Vec<String> = several.iter().map(|trial| trial.id.to_string()).collect();
+            let named = several.iter().map(|trial| {
+                let plan = trial.plan.as_ref();
+                let what = plan.map_or("", |plan| plan.candidate.as_str());
+                format!("  {} {what}", trial.id)
+            });
+            let named: Vec<String> = named.collect();
             bail!(
-                "several trials of {id} have completed; name one: {}",
-                ids.join(", ")
+                "several trials of {id} have completed; name one:\n{}",
+                named.join("\n")
             )
         }
     }
@@ -160,12 +177,12 @@ async fn settled(
     mut package: ModelPackageView,
 ) -> anyhow::Result<ModelPackageView> {
     let path = format!("/v1/model-packages/{}", package.id);
-    let mut said = String::new();
+    let (mut said, since) = (String::new(), Stopwatch::start());
     loop {
         let is_open = match package.state {
             RegistryState::Registering => true,
             RegistryState::Registered => {
-                package.approval != package.wanted_approval && package.reason.is_none()
+                package.approval != package.wanted_approval && package.next_try_at.is_some()
             }
             RegistryState::Failed => false,
         };
@@ -175,6 +192,12 @@ async fn settled(
         if let Some(reason) = package.reason.as_ref().filter(|reason| **reason != said) {
             eprintln!("waiting: {reason}");
             said.clone_from(reason);
+        }
+        if since.elapsed() > WAIT_MAX {
+            bail!(
+                "{} is not done yet, and is tried on: {said}. `bakeoff models list` shows it",
+                package.id
+            );
         }
         real_sleep(LOOK_EVERY).await;
         package = client.get(&path).await?;
@@ -213,13 +236,14 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
     let query: Vec<(&str, &String)> = options.group.iter().map(|group| ("group", group)).collect();
     let query = serde_html_form::to_string(query)?;
-    let page: Page<ModelPackageView> = client.get(&format!("/v1/model-packages?{query}")).await?;
+    let found: Vec<ModelPackageView> =
+        all(&client, &format!("/v1/model-packages?{query}&")).await?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&page.items)?);
+        println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(());
     }
-    let mut table = report::table(&["model", "version", "state", "approval", "trial", "id"]);
-    for one in &page.items {
+    let mut table = report::table(&["group", "version", "state", "approval", "trial", "id"]);
+    for one in &found {
         let version = one
             .version
             .map_or_else(String::new, |version| version.to_string());
@@ -227,13 +251,37 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
             one.group.clone(),
             version,
             one.state.as_str().to_owned(),
-            one.approval.as_str().to_owned(),
+            approval(one),
             one.trial_id.to_string(),
             one.id.to_string(),
         ]);
     }
     println!("{table}");
     Ok(())
+}
+
+fn approval(one: &ModelPackageView) -> String {
+    if one.approval == one.wanted_approval {
+        return one.approval.as_str().to_owned();
+    }
+    let (has, wanted) = (one.approval.as_str(), one.wanted_approval.as_str());
+    format!("{has} ({wanted} is wanted)")
+}
+
+/// The items of all pages; `path` ends with `?` or `&`.
+async fn all<T: DeserializeOwned + ToSchema>(
+    client: &Client,
+    path: &str,
+) -> anyhow::Result<Vec<T>> {
+    let (mut items, mut token) = (Vec::new(), String::new());
+    loop {
+        let page: Page<T> = client.get(&format!("{path}page_size=500{token}")).await?;
+        items.extend(page.items);
+        let Some(next) = page.next_page_token else {
+            return Ok(items);
+        };
+        token = format!("&page_token={next}");
+    }
 }
 
 async fn approve(options: ApproveOptions, approval: Approval) -> anyhow::Result<()> {

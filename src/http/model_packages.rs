@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::ModelPackageId;
-use bakeoff_domain::registry::Approval;
 use bakeoff_domain::registry::check::Flaw;
+use bakeoff_domain::registry::{Approval, ModelPackageRequest};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -18,6 +18,7 @@ use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use crate::api::page::Page;
 use crate::app::App;
 use crate::model_packages::{NotRegistrable, prepare};
+use crate::store::StoreError;
 use crate::store::model_packages::{ModelPackage, NewPackage};
 
 /// Characters of ApprovalDescription.
@@ -62,9 +63,14 @@ fn view(package: ModelPackage) -> ModelPackageView {
         approval: package.approval,
         wanted_approval: package.wanted_approval,
         approval_note: package.approval_note,
+        next_try_at: package.due_at,
+        description: request.description,
         image: request.image,
         model_s3_uri: request.model_s3_uri,
         statistics_s3_uri: request.statistics_s3_uri,
+        environment: request.environment,
+        content_types: request.content_types,
+        response_types: request.response_types,
         realtime_instance_types: request.realtime_instance_types,
         transform_instance_types: request.transform_instance_types,
         metadata: request.metadata,
@@ -92,6 +98,7 @@ pub(super) async fn register(
     let place = trials::place(&app, &trial)?;
     let experiment = experiments::find(&app, caller, trial.experiment_id).await?;
     let prepared = prepare(&app, &experiment, &trial, asked).await?;
+    let now = app.clock.now();
     let new = NewPackage {
         id: prepared.id,
         project_id: caller.project,
@@ -101,29 +108,20 @@ pub(super) async fn register(
         region: &place.region,
         request: &prepared.request,
     };
-    let is_new = app
-        .store
-        .insert_model_package(&new, app.clock.now())
-        .await?;
+    let is_new = if prepared.has_failed {
+        app.store.restart_model_package(&new, now).await?
+    } else {
+        app.store.insert_model_package(&new, now).await?
+    };
     let group = &prepared.request.group;
     let stored = app
         .store
         .model_package_of(caller.project, prepared.job, group)
         .await?;
     let Some(stored) = stored else {
-        return Err(Problem::unavailable(
-            "its registration has just failed; ask again",
-        ));
+        return Err(Problem::unavailable("it has just been rejected; ask again"));
     };
-    if !stored.request.asks_the_same(&prepared.request) {
-        let (id, state) = (stored.id, stored.state.as_str());
-        return Err(Problem::conflict(
-            "model_registered",
-            format!(
-                "this model is {state} in {group} already, from another request ({id}): approve or reject that, or name another group"
-            ),
-        ));
-    }
+    is_the_same(&stored, &prepared.request)?;
     let (status, location) = (
         if is_new {
             StatusCode::CREATED
@@ -133,6 +131,22 @@ pub(super) async fn register(
         format!("/v1/model-packages/{}", stored.id),
     );
     Ok((status, [(header::LOCATION, location)], Json(view(stored))).into_response())
+}
+
+/// Refuses a request that asks for something else than what is, or is becoming, registered.
+fn is_the_same(stored: &ModelPackage, asked: &ModelPackageRequest) -> Result<(), Problem> {
+    let fields = stored.request.differences(asked);
+    if fields.is_empty() {
+        return Ok(());
+    }
+    let (id, state, group) = (stored.id, stored.state.as_str(), &asked.group);
+    let fields = fields.join(" and ");
+    Err(Problem::conflict(
+        "model_registered",
+        format!(
+            "this model is {state} in {group} as {id}, from a request with another {fields}: reject that one first, or name another group"
+        ),
+    ))
 }
 
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -193,7 +207,7 @@ pub(super) async fn get(
 /// Approve or reject a model
 ///
 /// SageMaker gets it within seconds; `approval` of the package is what it has.
-#[utoipa::path(patch, path = "/v1/model-packages/{model_package_id}", operation_id = "approveModel", tag = "models",
+#[utoipa::path(patch, path = "/v1/model-packages/{model_package_id}", operation_id = "setModelApproval", tag = "models",
     params(("model_package_id" = ModelPackageId, Path)), request_body = ApproveModel,
     responses((status = 200, description = "As it is now", body = ModelPackageView), Problems))]
 pub(super) async fn approve(
@@ -208,7 +222,14 @@ pub(super) async fn approve(
     let wanted = app
         .store
         .want_approval(caller.project, id, asked.approval, note, now)
-        .await?;
+        .await
+        .map_err(|error| match error {
+            StoreError::Conflict { .. } => Problem::conflict(
+                "model_replaced",
+                "it was rejected, and the model registered anew: reject that version first",
+            ),
+            error => error.into(),
+        })?;
     let found = app.store.model_package(caller.project, id).await?;
     let found = found.ok_or_else(|| absent(id))?;
     if !wanted {
@@ -231,8 +252,8 @@ fn check(approval: Approval, note: Option<&str>) -> Result<(), Problem> {
         }])
     };
     if approval == Approval::Pending {
-        let detail = "SageMaker does not go back to pending";
-        return Err(wrong("/approval", detail, "approve or reject it"));
+        let detail = "a model is approved or rejected here";
+        return Err(wrong("/approval", detail, "use approved or rejected"));
     }
     let is_line = |note: &str| note.chars().count() <= NOTE_MAX && !note.contains(char::is_control);
     if note.is_some_and(|note| !is_line(note)) {

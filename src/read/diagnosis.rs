@@ -36,20 +36,24 @@ pub async fn of_trial(
     };
     let request = trial.plan.as_ref().and_then(|plan| plan.request.as_ref());
     let output_s3_uri = request.map(|request| request.output_s3_uri.as_str());
-    let mut attempts = Vec::with_capacity(trial.attempts.len());
-    for attempt in trial.attempts {
+    let attempts = trial.attempts.into_iter().map(|attempt| {
         let mut found = aftermath.remove(&attempt.id).unwrap_or_default();
-        let job = Evaluated {
-            job_name: &attempt.job_name,
-            output_s3_uri,
-        };
-        let mut reports = Vec::new();
-        if let Some(aws) = aws {
-            found.rules = job.latest(aws, found.rules).await;
-            reports = job.reports(aws, &found.rules).await;
+        // While a job runs, the watcher's looks bring its results.
+        let aws = aws.filter(|_| attempt.phase.is_over() && !found.rules.is_empty());
+        async move {
+            let job = Evaluated {
+                job_name: &attempt.job_name,
+                output_s3_uri,
+            };
+            let mut reports = Vec::new();
+            if let Some(aws) = aws {
+                let results = job.results(aws, found.rules).await;
+                (found.rules, reports) = (results.rules, results.reports);
+            }
+            view(attempt, found, reports, region)
         }
-        attempts.push(view(attempt, found, reports, region));
-    }
+    });
+    let attempts = futures::future::join_all(attempts).await;
     Ok(TrialDiagnosisView {
         attempts,
         advice: advice.into_iter().map(Into::into).collect(),

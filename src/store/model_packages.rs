@@ -40,6 +40,8 @@ pub struct ModelPackage {
     pub approval: Approval,
     pub wanted_approval: Approval,
     pub approval_note: Option<String>,
+    pub set_at: Option<DateTime<Utc>>,
+    pub due_at: Option<DateTime<Utc>>,
     pub tries: u32,
     pub created_at: DateTime<Utc>,
     pub changed_at: DateTime<Utc>,
@@ -50,8 +52,8 @@ impl ModelPackage {
         PackageFacts {
             state: self.state,
             tries: self.tries,
-            approval: self.approval,
             wanted_approval: self.wanted_approval,
+            is_set: self.set_at.is_some(),
         }
     }
 }
@@ -60,8 +62,14 @@ impl ModelPackage {
 #[derive(Debug)]
 pub enum PackageChange<'a> {
     Registered(&'a ObservedPackage),
-    /// SageMaker has this approval now.
-    HasApproval(Approval),
+    /// SageMaker has accepted the wanted approval; look at it again then.
+    Set {
+        again_at: DateTime<Utc>,
+    },
+    /// SageMaker has this approval, and nothing else is wanted.
+    Confirmed(Approval),
+    /// SageMaker has this approval, and another one is wanted.
+    Differs(Approval),
     /// Try again later.
     Again {
         at: DateTime<Utc>,
@@ -71,6 +79,18 @@ pub enum PackageChange<'a> {
     GaveUp {
         why: &'a str,
     },
+}
+
+/// What is written of a claimed package.
+#[derive(Debug)]
+struct Changed<'a> {
+    state: RegistryState,
+    arn: Option<&'a str>,
+    approval: Approval,
+    wanted: Approval,
+    set_at: Option<DateTime<Utc>>,
+    due_at: Option<DateTime<Utc>>,
+    reason: Option<&'a str>,
 }
 
 struct Row {
@@ -87,6 +107,8 @@ struct Row {
     approval: String,
     wanted_approval: String,
     approval_note: Option<String>,
+    set_at: Option<DateTime<Utc>>,
+    due_at: Option<DateTime<Utc>>,
     tries: i32,
     created_at: DateTime<Utc>,
     changed_at: DateTime<Utc>,
@@ -116,6 +138,8 @@ impl TryFrom<Row> for ModelPackage {
             reason: row.reason,
             arn: row.arn,
             approval_note: row.approval_note,
+            set_at: row.set_at,
+            due_at: row.due_at,
             created_at: row.created_at,
             changed_at: row.changed_at,
         })
@@ -123,8 +147,8 @@ impl TryFrom<Row> for ModelPackage {
 }
 
 impl Store {
-    /// Commits a new package, due at once. `None` if the job's model is, or is becoming, a version of
-    /// the group already.
+    /// Commits a new package, due at once; false if the job's model is, or is becoming, a version of the
+    /// group already.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn insert_model_package(
         &self,
@@ -135,7 +159,7 @@ impl Store {
             r#"INSERT INTO model_packages (id, project_id, experiment_id, trial_id, job_id, region, group_name, request, state,
                                            approval, wanted_approval, due_at, created_at, changed_at)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'registering', $9, $9, $10, $10, $10)
-               ON CONFLICT (job_id, group_name) WHERE state <> 'failed' DO NOTHING"#,
+               ON CONFLICT (job_id, group_name) WHERE wanted_approval <> 'rejected' DO NOTHING"#,
             new.id.0,
             new.project_id.0,
             new.experiment_id.0,
@@ -152,7 +176,7 @@ impl Store {
         Ok(inserted.rows_affected() == 1)
     }
 
-    /// The package of a job's model in a group, unless it failed.
+    /// The package of a job's model in a group, unless it was rejected.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn model_package_of(
         &self,
@@ -163,8 +187,8 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, experiment_id, trial_id, job_id, region, request, state, reason, arn, version, approval,
-                      wanted_approval, approval_note, tries, created_at, changed_at
-               FROM model_packages WHERE project_id = $1 AND job_id = $2 AND group_name = $3 AND state <> 'failed'"#,
+                      wanted_approval, approval_note, set_at, due_at, tries, created_at, changed_at
+               FROM model_packages WHERE project_id = $1 AND job_id = $2 AND group_name = $3 AND wanted_approval <> 'rejected'"#,
             project.0,
             job.0,
             group,
@@ -184,7 +208,7 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, experiment_id, trial_id, job_id, region, request, state, reason, arn, version, approval,
-                      wanted_approval, approval_note, tries, created_at, changed_at
+                      wanted_approval, approval_note, set_at, due_at, tries, created_at, changed_at
                FROM model_packages WHERE project_id = $1 AND id = $2"#,
             project.0,
             id.0,
@@ -207,7 +231,7 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, experiment_id, trial_id, job_id, region, request, state, reason, arn, version, approval,
-                      wanted_approval, approval_note, tries, created_at, changed_at
+                      wanted_approval, approval_note, set_at, due_at, tries, created_at, changed_at
                FROM model_packages
                WHERE project_id = $1 AND ($2::text IS NULL OR group_name = $2) AND ($3::uuid IS NULL OR id < $3)
                ORDER BY id DESC LIMIT $4"#,
@@ -223,38 +247,30 @@ impl Store {
         .collect()
     }
 
-    /// Claims packages that are due. If we crash, they are due again after `hold`.
+    /// Claims the package that is due first. If we crash, it is due again after `hold`.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn claim_due_model_packages(
+    pub async fn claim_due_model_package(
         &self,
         region: &str,
         now: DateTime<Utc>,
         hold: TimeDelta,
-        limit: i64,
-    ) -> Result<Vec<ModelPackage>, StoreError> {
-        let rows = sqlx::query_as!(
+    ) -> Result<Option<ModelPackage>, StoreError> {
+        let row = sqlx::query_as!(
             Row,
             r#"WITH due AS (
-                   SELECT id FROM model_packages WHERE due_at <= $1 AND region = $4 ORDER BY due_at LIMIT $3
+                   SELECT id FROM model_packages WHERE due_at <= $1 AND region = $3 ORDER BY due_at LIMIT 1
                    FOR NO KEY UPDATE SKIP LOCKED)
                UPDATE model_packages p SET due_at = $2, tries = p.tries + 1
-               WHERE p.id = ANY (ARRAY(SELECT id FROM due))
+               WHERE p.id = (SELECT id FROM due)
                RETURNING id, experiment_id, trial_id, job_id, region, request, state, reason, arn, version, approval,
-                         wanted_approval, approval_note, tries, created_at, changed_at"#,
+                         wanted_approval, approval_note, set_at, due_at, tries, created_at, changed_at"#,
             now,
             now + hold,
-            limit,
             region,
         )
-        .fetch_all(&self.pool)
+        .fetch_optional(&self.pool)
         .await?;
-        let claimed = rows.into_iter().filter_map(|row| {
-            // One that a newer version wrote must not hold up the others.
-            let read = ModelPackage::try_from(row);
-            read.inspect_err(|error| tracing::error!(%error, "unreadable model package; skipped"))
-                .ok()
-        });
-        Ok(claimed.collect())
+        row.map(ModelPackage::try_from).transpose()
     }
 
     /// Writes what became of a claimed package, unless somebody else has claimed it since.
@@ -265,45 +281,109 @@ impl Store {
         change: PackageChange<'_>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let (mut state, mut arn, mut approval) = (package.state, None, package.approval);
-        let (mut due_at, mut reason) = (None, None);
+        let mut new = Changed {
+            state: package.state,
+            approval: package.approval,
+            wanted: package.wanted_approval,
+            set_at: package.set_at,
+            arn: None,
+            due_at: None,
+            reason: None,
+        };
         match change {
             PackageChange::Registered(found) => {
-                state = RegistryState::Registered;
-                arn = Some(found.arn.as_str());
-                approval = found.approval;
-                // Its approval may be another by now.
-                due_at = Some(now);
+                new.state = RegistryState::Registered;
+                new.arn = Some(&found.arn);
+                new.approval = found.approval;
+                let is_decided = package.wanted_approval != package.request.approval;
+                if !is_decided {
+                    new.wanted = found.approval;
+                }
+                new.due_at = (found.approval != new.wanted).then_some(now);
             }
-            PackageChange::HasApproval(now_has) => approval = now_has,
-            PackageChange::Again { at, why } => (due_at, reason) = (Some(at), Some(why)),
+            PackageChange::Set { again_at } => {
+                new.approval = package.wanted_approval;
+                new.set_at = Some(now);
+                new.due_at = Some(again_at);
+            }
+            PackageChange::Confirmed(approval) => (new.approval, new.wanted) = (approval, approval),
+            PackageChange::Differs(approval) => {
+                new.approval = approval;
+                new.set_at = None;
+                new.due_at = Some(now);
+            }
+            PackageChange::Again { at, why } => {
+                (new.due_at, new.reason) = (Some(at), Some(why));
+            }
             PackageChange::GaveUp { why } => {
-                reason = Some(why);
-                if state == RegistryState::Registering {
-                    state = RegistryState::Failed;
+                new.reason = Some(why);
+                if package.state == RegistryState::Registering {
+                    new.state = RegistryState::Failed;
                 }
             }
         }
-        let version = arn.and_then(version_of).map(i32::try_from);
+        self.write_changed(package, &new, now).await
+    }
+
+    /// What a person has asked for since the claim stays, and is due at once.
+    async fn write_changed(
+        &self,
+        package: &ModelPackage,
+        new: &Changed<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let version = new.arn.and_then(version_of).map(i32::try_from);
         sqlx::query!(
-            r#"UPDATE model_packages
+            r#"UPDATE model_packages p
                SET state = $3, arn = coalesce($4, arn), version = coalesce($5, version), approval = $6, reason = left($7, 4000),
-                   due_at = CASE WHEN wanted_approval <> $8 THEN $9 ELSE $10::timestamptz END, changed_at = $9
-               WHERE id = $1 AND tries = $2"#,
+                   wanted_approval = CASE WHEN is_asked_anew THEN p.wanted_approval ELSE $10 END,
+                   set_at = CASE WHEN is_asked_anew THEN NULL ELSE $11::timestamptz END,
+                   due_at = CASE WHEN $3 = 'failed' THEN NULL WHEN is_asked_anew THEN $12 ELSE $13::timestamptz END,
+                   changed_at = $12
+               FROM (SELECT (wanted_approval, approval_note) IS DISTINCT FROM ($8, $9::text) AS is_asked_anew
+                     FROM model_packages WHERE id = $1 FOR NO KEY UPDATE) before
+               WHERE p.id = $1 AND p.tries = $2"#,
             package.id.0,
             i32::try_from(package.tries).unwrap_or(i32::MAX),
-            state.as_str(),
-            arn,
+            new.state.as_str(),
+            new.arn,
             version.and_then(Result::ok),
-            approval.as_str(),
-            reason,
+            new.approval.as_str(),
+            new.reason,
             package.wanted_approval.as_str(),
+            package.approval_note,
+            new.wanted.as_str(),
+            new.set_at,
             now,
-            due_at,
+            new.due_at,
         )
         .execute(&self.pool)
         .await?;
         Ok(())
+    }
+
+    /// Tries a package again that has failed, with a new request under its old id; false if it has not
+    /// failed. It is looked for first.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn restart_model_package(
+        &self,
+        new: &NewPackage<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let restarted = sqlx::query!(
+            r#"UPDATE model_packages
+               SET state = 'registering', request = $3, approval = $4, wanted_approval = $4, approval_note = NULL, set_at = NULL,
+                   reason = NULL, due_at = $5, changed_at = $5, tries = greatest(tries, 1)
+               WHERE id = $1 AND project_id = $2 AND state = 'failed'"#,
+            new.id.0,
+            new.project_id.0,
+            stored::write(new.request)?,
+            new.request.approval.as_str(),
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(restarted.rows_affected() == 1)
     }
 
     /// Says how a package is to be approved; false if there is none, or it has failed.
@@ -318,7 +398,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let changed = sqlx::query!(
             r#"UPDATE model_packages
-               SET wanted_approval = $3, approval_note = $4, changed_at = $5, reason = NULL,
+               SET wanted_approval = $3, approval_note = $4, changed_at = $5, reason = NULL, set_at = NULL,
                    due_at = CASE WHEN state = 'registered' THEN $5 ELSE due_at END
                WHERE id = $2 AND project_id = $1 AND state <> 'failed'"#,
             project.0,

@@ -1,19 +1,22 @@
 //! The registrar: puts models into SageMaker's Model Registry and sets their approval, one claimed package
 //! at a time. What is done next is decided by [`bakeoff_domain::registry::decide`].
 
-use bakeoff_domain::registry::ObservedPackage;
 use bakeoff_domain::registry::decide::{self, AfterError, PackageStep, decide};
+use bakeoff_domain::registry::{Approval, ObservedPackage};
 use bakeoff_domain::sagemaker::error::AwsError;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::model_packages::{ModelPackage, PackageChange};
 
-const DUE_MAX: i64 = 20;
-/// How long a claim is held.
+/// Packages worked on in one tick.
+const TICK_MAX: usize = 50;
+/// How long a claim is held: longer than all calls of a step may take.
 const HOLD: TimeDelta = TimeDelta::minutes(5);
+/// When an approval is looked at once more: a call that was given up has arrived by then, or never does.
+const CONFIRM_AFTER: TimeDelta = TimeDelta::minutes(2);
 /// SageMaker's clock may be behind ours by so much.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(10);
 
@@ -22,14 +25,36 @@ struct Refused {
     error: AwsError,
     what: &'static str,
     permission: String,
+    /// Whether the package may exist all the same.
+    is_open: bool,
 }
 
 impl Refused {
+    fn leads_to(&self, app: &App, package: &ModelPackage, now: DateTime<Utc>) -> AfterError {
+        let Self {
+            error,
+            what,
+            permission,
+            ..
+        } = self;
+        let policy = &app.settings.policy;
+        let wait = policy.backoff_after(package.tries, &package.id.to_string());
+        let after = decide::after_error(error, what, permission, now + wait);
+        match after {
+            AfterError::GiveUp { why } if self.is_open => AfterError::Again {
+                at: now + policy.backoff_after(package.tries, &package.id.to_string()),
+                why,
+            },
+            after => after,
+        }
+    }
+
     fn by(what: &'static str) -> impl FnOnce(AwsError) -> Self {
         move |error| Self {
             error,
             what,
             permission: format!("sagemaker:{what}"),
+            is_open: false,
         }
     }
 }
@@ -37,30 +62,34 @@ impl Refused {
 /// What a step has led to.
 enum Done {
     Registered(ObservedPackage),
-    HasApproval,
+    Set,
+    Seen(Approval),
     Nothing,
 }
 
-/// Runs one tick; returns how many were claimed.
+/// Runs one tick; returns how many were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let now = app.clock.now();
-    // A copy of the database must not register what its original does.
-    if !app.fence.may_act(now) {
-        return Ok(0);
-    }
-    let claimed = app
-        .store
-        .claim_due_model_packages(&app.place.region, now, HOLD, DUE_MAX)
-        .await?;
-    let count = claimed.len();
-    for package in claimed {
+    for count in 0..TICK_MAX {
+        let now = app.clock.now();
+        // A copy of the database must not register what its original does.
+        if !app.fence.may_act(now) {
+            return Ok(count);
+        }
+        // One at a time: a claim is held while its calls are made, and not while others' are.
+        let claimed = app
+            .store
+            .claim_due_model_package(&app.place.region, now, HOLD)
+            .await?;
+        let Some(package) = claimed else {
+            return Ok(count);
+        };
         app.pulse.beat();
         // One that fails must not hold up the others.
         if let Err(error) = work(app, &package).await {
             tracing::warn!(%error, package = %package.id, "work on a model package failed; it is due again later");
         }
     }
-    Ok(count)
+    Ok(TICK_MAX)
 }
 
 async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
@@ -71,34 +100,45 @@ async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
         let change = PackageChange::Again { at, why: &why };
         return app.store.record_model_package(package, change, now).await;
     }
+    crash::point("before_register");
     let done = step(app, package).await;
-    crash::point("registered");
+    crash::point("after_register");
     let now = app.clock.now();
-    let record = |change| app.store.record_model_package(package, change, now);
-    let Refused {
-        error,
-        what,
-        permission,
-    } = match done {
-        Ok(Done::Registered(found)) => return record(PackageChange::Registered(&found)).await,
-        Ok(Done::HasApproval) => {
-            return record(PackageChange::HasApproval(package.wanted_approval)).await;
+    let change = match &done {
+        Ok(Done::Registered(found)) => PackageChange::Registered(found),
+        Ok(Done::Set) => PackageChange::Set {
+            again_at: now + CONFIRM_AFTER,
+        },
+        Ok(Done::Seen(observed)) => {
+            let confirmed = decide::confirmed(package.wanted_approval, *observed);
+            confirmed.map_or(PackageChange::Differs(*observed), PackageChange::Confirmed)
         }
-        Ok(Done::Nothing) => return record(PackageChange::HasApproval(package.approval)).await,
-        Err(refused) => refused,
+        Ok(Done::Nothing) => return Ok(()),
+        Err(refused) => return record_refused(app, package, refused).await,
     };
-    let policy = &app.settings.policy;
-    let after = decide::after_error(&error, what, &permission, package.tries, now, policy);
-    match after {
-        AfterError::Again { at, why } => record(PackageChange::Again { at, why: &why }).await,
+    app.store.record_model_package(package, change, now).await
+}
+
+async fn record_refused(
+    app: &App,
+    package: &ModelPackage,
+    refused: &Refused,
+) -> Result<(), StoreError> {
+    let now = app.clock.now();
+    let after = refused.leads_to(app, package, now);
+    let change = match &after {
+        AfterError::Again { at, why } => PackageChange::Again { at: *at, why },
         AfterError::GiveUp { why } => {
             tracing::warn!(package = %package.id, why, "a model package was refused");
-            record(PackageChange::GaveUp { why: &why }).await
+            PackageChange::GaveUp { why }
         }
-    }
+    };
+    app.store.record_model_package(package, change, now).await
 }
 
 async fn step(app: &App, package: &ModelPackage) -> Result<Done, Refused> {
+    let aws = &app.place.aws;
+    let arn = package.arn.as_deref().unwrap_or_default();
     match decide(&package.facts()) {
         PackageStep::LookThenCreate => {
             if let Some(found) = find(app, package).await? {
@@ -108,14 +148,15 @@ async fn step(app: &App, package: &ModelPackage) -> Result<Done, Refused> {
         }
         PackageStep::Create => create(app, package).await.map(Done::Registered),
         PackageStep::SetApproval => {
-            let arn = package.arn.as_deref().unwrap_or_default();
             let note = package.approval_note.as_deref();
-            let set = app
-                .place
-                .aws
-                .set_model_approval(arn, package.wanted_approval, note);
+            let set = aws.set_model_approval(arn, package.wanted_approval, note);
             set.await.map_err(Refused::by("UpdateModelPackage"))?;
-            Ok(Done::HasApproval)
+            Ok(Done::Set)
+        }
+        PackageStep::Confirm => {
+            let seen = aws.describe_model_package(arn).await;
+            let seen = seen.map_err(Refused::by("DescribeModelPackage"))?;
+            Ok(Done::Seen(seen.approval))
         }
         PackageStep::Nothing => Ok(Done::Nothing),
     }
@@ -132,7 +173,11 @@ async fn find(app: &App, package: &ModelPackage) -> Result<Option<ObservedPackag
         .await;
     match found {
         Err(error) if decide::lacks_group(&error) => Ok(None),
-        found => found.map_err(Refused::by("ListModelPackages")),
+        // Whether it exists is not known: nothing is concluded from this refusal.
+        found => found.map_err(|error| Refused {
+            is_open: true,
+            ..Refused::by("ListModelPackages")(error)
+        }),
     }
 }
 
@@ -145,6 +190,7 @@ async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, Re
         error,
         what: "writing the statistics",
         permission: format!("s3:PutObject on {}", request.statistics_s3_uri),
+        is_open: false,
     })?;
     let mut created = aws.create_model_package(request).await;
     if created.as_ref().is_err_and(decide::lacks_group) {

@@ -39,6 +39,7 @@ impl Moto {
             .args(["tests/clients/second_region.py", job])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .env("PYTHONPATH", modules)
+            .env("MOTO_ACCOUNT_ID", ACCOUNT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
@@ -206,12 +207,12 @@ async fn models_are_registered_in_moto_as_in_the_region(pool: PgPool) {
     }
     let region = app.place.region.clone();
     let hold = TimeDelta::minutes(5);
-    let claimed = app
+    let first = app
         .store
-        .claim_due_model_packages(&region, app.clock.now(), hold, 1)
+        .claim_due_model_package(&region, app.clock.now(), hold)
         .await
+        .unwrap()
         .unwrap();
-    let first = &claimed[0];
     registry.create_group("legal-de").await.unwrap();
     let created = registry.create(&first.request).await.unwrap();
     test.advance(TimeDelta::minutes(6)).await;

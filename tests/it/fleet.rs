@@ -348,12 +348,13 @@ async fn a_warm_pool_is_reused_and_then_let_go(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_defective_machine_is_not_used_again(pool: PgPool) {
     let fails = "ml.p4de.24xlarge=accelerator-hardware";
-    let test = TestApp::with_faults(pool, &["--quota", "2", "--fails", fails]).await;
-    let mut warm = repeats(1);
+    let test = TestApp::with_faults(pool, &["--quota", "1", "--fails", fails]).await;
+    let mut warm = repeats(2);
     warm["keep_alive_seconds"] = json!(3600);
     let id = test.start(&warm).await;
     test.run_to_end(&id, 12).await;
     let jobs = test.jobs().await;
+    // Two trials, and another attempt of each.
     assert_eq!(jobs.len(), 4, "{jobs:#?}");
     for job in &jobs {
         assert_eq!(job.pool_reused_by, None, "{job:#?}");

@@ -1,10 +1,11 @@
 //! Models of trials in SageMaker's Model Registry: the service over HTTP, the registry of the region over the
 //! wire.
 
-use bakeoff::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
+use bakeoff::api::model_packages::{ApproveModel, ModelPackageView};
 use bakeoff::api::page::Page;
 use bakeoff::api::trials::TrialView;
 use bakeoff::auth::keys::Role;
+use bakeoff::store::model_packages::PackageChange;
 use bakeoff::tasks::registrar;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use chrono::TimeDelta;
@@ -37,8 +38,10 @@ async fn register(test: &TestApp, body: &Value) -> (StatusCode, ModelPackageView
     (status, view)
 }
 
-/// The registrar's ticks until nothing is due.
+/// The registrar's ticks until nothing is due, also not in the minutes after.
 async fn work(test: &TestApp) {
+    while registrar::tick(&test.app).await.unwrap() > 0 {}
+    test.advance(TimeDelta::minutes(3)).await;
     while registrar::tick(&test.app).await.unwrap() > 0 {}
 }
 
@@ -87,6 +90,11 @@ async fn a_model_becomes_a_version_that_says_where_it_comes_from(pool: PgPool) {
         (status, problem["code"].as_str()),
         (StatusCode::CONFLICT, Some("model_registered"))
     );
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("another image: reject that one first"),
+        "{detail}"
+    );
 
     let (_, second) = register(&test, &asked(&trials[1])).await;
     work(&test).await;
@@ -109,8 +117,10 @@ async fn a_model_becomes_a_version_that_says_where_it_comes_from(pool: PgPool) {
         metadata["bakeoff:evidence_sha256"].as_str().map(str::len),
         Some(64)
     );
+    assert_eq!(metadata["bakeoff:kind"], "trial");
     let speed = metadata["bakeoff:tokens_per_second"].as_str().unwrap();
-    assert!(speed.parse::<f64>().unwrap() > 1000.0, "{speed}");
+    let speed: f64 = speed.parse().unwrap();
+    assert!(speed > 1000.0, "{speed}");
     // The statistics are where the package says that they are.
     let statistics = &request["ModelMetrics"]["ModelQuality"]["Statistics"];
     assert_eq!(statistics["S3Uri"], first.statistics_s3_uri);
@@ -199,8 +209,9 @@ async fn approval_reaches_sagemaker_and_is_not_taken_back(pool: PgPool) {
 async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let trials = trained(&test, 2).await;
-    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
-        .await;
+    // Client tokens do not count for ever.
+    let lost = json!({"lost_reply": 1.0, "forgotten_token": 1.0});
+    test.region_post("/_sim/faults", &lost).await;
     let (_, package) = register(&test, &asked(&trials[0])).await;
     for _ in 0..3 {
         work(&test).await;
@@ -218,21 +229,18 @@ async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     let waiting = read(&test, &package).await;
     assert_eq!(waiting.state, RegistryState::Registering);
     assert!(waiting.reason.unwrap().contains("throttled"));
-    test.region_post("/_sim/faults", &json!({})).await;
+    test.region_post("/_sim/faults", &json!({"forgotten_token": 1.0}))
+        .await;
     test.advance(TimeDelta::minutes(20)).await;
     // A process claims it, creates it, and dies.
     let store = &test.app.store;
     let region = &test.app.place.region;
     let claimed = store
-        .claim_due_model_packages(region, test.app.clock.now(), TimeDelta::minutes(5), 20)
+        .claim_due_model_package(region, test.app.clock.now(), TimeDelta::minutes(5))
         .await
+        .unwrap()
         .unwrap();
-    let created = test
-        .ports
-        .registry
-        .create(&claimed[0].request)
-        .await
-        .unwrap();
+    let created = test.ports.registry.create(&claimed.request).await.unwrap();
     assert_eq!(registrar::tick(&test.app).await.unwrap(), 0, "it is held");
     test.advance(TimeDelta::minutes(6)).await;
     work(&test).await;
@@ -243,10 +251,10 @@ async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     );
     assert_eq!(packages(&test).await.len(), 2);
     // What the dead process would write now changes nothing.
-    let late = bakeoff::store::model_packages::PackageChange::GaveUp { why: "late" };
+    let late = PackageChange::GaveUp { why: "late" };
     let now = test.app.clock.now();
     store
-        .record_model_package(&claimed[0], late, now)
+        .record_model_package(&claimed, late, now)
         .await
         .unwrap();
     assert_eq!(read(&test, &package).await.state, RegistryState::Registered);
@@ -315,9 +323,24 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
     test.region_post("/_sim/setup", &json!({})).await;
     let (status, again) = register(&test, &right).await;
     assert_eq!(status, StatusCode::CREATED);
-    assert_ne!(again.id, package.id);
+    assert_eq!(again.id, package.id, "its client token is kept");
     work(&test).await;
     assert_eq!(read(&test, &again).await.version, Some(1));
+
+    // Rejected, it makes room for another version, and is not approved beside that.
+    patch(&test, &again, &json!({"approval": "rejected"})).await;
+    work(&test).await;
+    let mut other = right.clone();
+    other["image"] = json!("other:1");
+    let (status, replacement) = register(&test, &other).await;
+    assert_eq!(status, StatusCode::CREATED);
+    work(&test).await;
+    assert_eq!(read(&test, &replacement).await.version, Some(2));
+    let (status, problem) = patch(&test, &again, &json!({"approval": "approved"})).await;
+    assert_eq!(
+        (status, problem["code"].as_str()),
+        (StatusCode::CONFLICT, Some("model_replaced"))
+    );
 
     // A trial that has not completed has no model.
     let running = test.start(&on_p5(1)).await;
@@ -330,7 +353,116 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
         (status, problem["code"].as_str()),
         (StatusCode::CONFLICT, Some("no_model"))
     );
+    // Nor has one that was stopped before it had written any.
+    test.post(&format!("/v1/experiments/{running}/cancel"), &json!({}))
+        .await;
     test.run_to_end(&running, 24).await;
-    let typed: RegisterModel = serde_json::from_value(asked(&trials[0])).unwrap();
-    assert_eq!(typed.content_types, ["application/json"]);
+    let (status, problem) = test.post("/v1/model-packages", &asked(&trials[0])).await;
+    assert_eq!(
+        (status, problem["code"].as_str()),
+        (StatusCode::CONFLICT, Some("no_model"))
+    );
+}
+
+/// What somebody does in SageMaker itself, and calls that arrive late, against what is wanted here.
+#[sqlx::test(migrations = false)]
+async fn the_last_word_on_an_approval_is_the_last_one_here(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    // Created, and approved in the console before the answer that was lost is looked for.
+    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
+        .await;
+    assert_eq!(registrar::tick(&test.app).await.unwrap(), 1);
+    test.region_post("/_sim/faults", &json!({})).await;
+    let arn = packages(&test).await[0]["arn"].as_str().unwrap().to_owned();
+    let registry = &test.ports.registry;
+    let note = Some("console");
+    registry
+        .set_approval(&arn, Approval::Approved, note)
+        .await
+        .unwrap();
+    test.advance(TimeDelta::minutes(5)).await;
+    work(&test).await;
+    let shown = read(&test, &package).await;
+    assert_eq!(
+        (
+            shown.state,
+            shown.approval,
+            shown.wanted_approval,
+            shown.next_try_at
+        ),
+        (
+            RegistryState::Registered,
+            Approval::Approved,
+            Approval::Approved,
+            None
+        ),
+        "nobody has decided otherwise here"
+    );
+
+    // Rejected here; then a call that was given up long ago arrives.
+    patch(
+        &test,
+        &package,
+        &json!({"approval": "rejected", "note": "leaks"}),
+    )
+    .await;
+    assert_eq!(registrar::tick(&test.app).await.unwrap(), 1);
+    registry
+        .set_approval(&arn, Approval::Approved, None)
+        .await
+        .unwrap();
+    work(&test).await;
+    test.advance(TimeDelta::minutes(3)).await;
+    work(&test).await;
+    assert_eq!(packages(&test).await[0]["approval"], "Rejected");
+
+    // Approved here, rejected in the console, approved here again: that counts.
+    patch(&test, &package, &json!({"approval": "approved"})).await;
+    work(&test).await;
+    registry
+        .set_approval(&arn, Approval::Rejected, None)
+        .await
+        .unwrap();
+    patch(
+        &test,
+        &package,
+        &json!({"approval": "approved", "note": "final"}),
+    )
+    .await;
+    work(&test).await;
+    let there = packages(&test).await;
+    assert_eq!(
+        (&there[0]["approval"], &there[0]["approval_note"]),
+        (&json!("Approved"), &json!("final"))
+    );
+}
+
+/// Whoever asks for something while a create is under way that is then refused.
+#[sqlx::test(migrations = false)]
+async fn a_refusal_ends_it_whatever_was_asked_meanwhile(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    let (store, region) = (&test.app.store, &test.app.place.region);
+    let now = test.app.clock.now();
+    let claimed = store
+        .claim_due_model_package(region, now, TimeDelta::minutes(5))
+        .await
+        .unwrap()
+        .unwrap();
+    patch(&test, &package, &json!({"approval": "approved"})).await;
+    let refused = PackageChange::GaveUp { why: "refused" };
+    store
+        .record_model_package(&claimed, refused, now)
+        .await
+        .unwrap();
+    test.advance(TimeDelta::minutes(30)).await;
+    assert_eq!(registrar::tick(&test.app).await.unwrap(), 0, "it is over");
+    let shown = read(&test, &package).await;
+    assert_eq!(
+        (shown.state, shown.reason.as_deref(), shown.next_try_at),
+        (RegistryState::Failed, Some("refused"), None)
+    );
 }

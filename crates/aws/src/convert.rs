@@ -218,6 +218,8 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
         model_s3_uri: output
             .model_artifacts()
             .and_then(|artifacts| artifacts.s3_model_artifacts())
+            // The SDK fills in a required field that is absent.
+            .filter(|uri| !uri.is_empty())
             .map(str::to_owned),
         rules: rules(output),
     }

@@ -18,6 +18,10 @@ pub(crate) struct Faults {
     /// Share of CreateTrainingJob calls that create the job and answer with a 500.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) lost_reply: f64,
+    /// Share of CreateModelPackage calls whose client token counts for nothing, as it does some time
+    /// after.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) forgotten_token: f64,
     /// Share of CreateTrainingJob calls with a name already in use that are answered with
     /// AccessDeniedException, as after a change of permissions.
     #[arg(long, default_value_t = 0.0)]

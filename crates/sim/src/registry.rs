@@ -92,6 +92,10 @@ impl Registry {
         Ok(json!({ "ModelPackageGroupArn": arn }))
     }
 
+    pub(crate) fn forget_tokens(&mut self) {
+        self.tokens.clear();
+    }
+
     /// The same client token returns what it has created before.
     pub(crate) fn create(&mut self, call: Call<'_>) -> Result<Value, Refusal> {
         let group = call.text("ModelPackageGroupName").to_owned();
@@ -250,6 +254,11 @@ fn check(body: &Value) -> Result<(), Refusal> {
             ));
         }
     }
+    check_types(specification)?;
+    check_metadata(body)
+}
+
+fn check_types(specification: &Value) -> Result<(), Refusal> {
     let lists = [
         ("SupportedRealtimeInferenceInstanceTypes", Serving::Endpoint),
         ("SupportedTransformInstanceTypes", Serving::Transform),
@@ -264,6 +273,10 @@ fn check(body: &Value) -> Result<(), Refusal> {
             }
         }
     }
+    Ok(())
+}
+
+fn check_metadata(body: &Value) -> Result<(), Refusal> {
     let metadata = body["CustomerMetadataProperties"].as_object();
     if metadata.is_some_and(|all| all.is_empty() || all.len() > METADATA_MAX) {
         return Err(invalid("CustomerMetadataProperties has 1 to 50 entries"));

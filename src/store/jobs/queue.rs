@@ -231,11 +231,15 @@ async fn waiting(
                UNION
                SELECT w.id FROM warm_pools p
                JOIN trials w ON w.pool_key = p.pool_key AND w.region = p.region AND w.state = 'queued'
-               WHERE p.state = 'retained' AND p.region = $3 AND w.stop_requested_at IS NULL AND w.due_at <= $1)
+               WHERE p.state = 'retained' AND NOT p.is_defective AND p.region = $3 AND w.stop_requested_at IS NULL
+                 AND w.due_at <= $1)
            SELECT t.id, t.project_id, t.instance_type, t.purchase_option, t.instance_count, t.priority, t.created_at,
                   t.pool_key
            FROM heads JOIN trials t ON t.id = heads.id JOIN experiments e ON e.id = t.experiment_id
-           WHERE e.paused_reason IS NULL AND e.state = 'running'"#,
+           WHERE e.paused_reason IS NULL AND e.state = 'running'
+             -- SageMaker would give it the defective instances.
+             AND NOT EXISTS (SELECT FROM warm_pools d WHERE d.pool_key = t.pool_key AND d.region = t.region
+                               AND d.state = 'retained' AND d.is_defective)"#,
         now,
         HEADS,
         region,
@@ -290,7 +294,7 @@ async fn capacity(
             .running += count(row.trials);
     }
     let pools = sqlx::query!(
-        "SELECT pool_key, instance_type, instance_count FROM warm_pools WHERE state = 'retained' AND region = $1",
+        "SELECT pool_key, instance_type, instance_count, is_defective FROM warm_pools WHERE state = 'retained' AND region = $1",
         region,
     );
     for row in pools.fetch_all(&mut *tx).await? {
@@ -303,11 +307,13 @@ async fn capacity(
             ))
             .or_default();
         state.in_use = state.in_use.saturating_add(instances);
-        capacity
-            .pools
-            .entry(row.pool_key)
-            .or_default()
-            .push(instances);
+        if !row.is_defective {
+            capacity
+                .pools
+                .entry(row.pool_key)
+                .or_default()
+                .push(instances);
+        }
     }
     limits(tx, &mut capacity.projects).await?;
     Ok(capacity)

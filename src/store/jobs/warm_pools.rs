@@ -124,15 +124,19 @@ pub(in crate::store) async fn job_ended(
     tx: &mut PgConnection,
     account: &Account,
     ended_at: Option<DateTime<Utc>>,
+    seen: Option<&ObservedJob>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     if let Some(ended_at) = ended_at {
+        let reason = seen.and_then(|job| job.failure_reason.as_deref());
+        let class = reason.map(FailureClass::of);
         sqlx::query!(
-            r#"UPDATE warm_pools SET state = 'retained', job_ended_at = $2, due_at = $3
+            r#"UPDATE warm_pools SET state = 'retained', job_ended_at = $2, due_at = $3, is_defective = $4
                WHERE job_id = $1 AND state = 'with_job'"#,
             account.job_id.0,
             ended_at,
             now,
+            class == Some(FailureClass::Hardware),
         )
         .execute(tx)
         .await?;
@@ -255,9 +259,8 @@ impl Store {
                                    AND t.stop_requested_at IS NULL AND e.state = 'running' AND e.paused_reason IS NULL
                                    AND t.released_at IS NOT NULL
                                    AND NOT EXISTS (SELECT FROM jobs q WHERE q.trial_id = t.id AND q.state = 'quarantined')
-                                   AND p.state = 'retained')
-                             AS "is_wanted!",
-                         (SELECT j.failure_reason FROM jobs j WHERE j.id = p.job_id) AS failure_reason"#,
+                                   AND p.state = 'retained' AND NOT p.is_defective)
+                             AS "is_wanted!""#,
             now,
             holder.owner,
             interval(holder.lease),
@@ -284,11 +287,7 @@ impl Store {
                 keep_alive_seconds: count(row.keep_alive_seconds, "keep_alive_seconds")?,
                 job_ended_at: row.job_ended_at,
                 is_job_settled: row.is_job_settled,
-                // A retry after a defect must not land on the same machine.
-                is_wanted: row.is_wanted
-                    && row
-                        .failure_reason
-                        .is_none_or(|reason| FailureClass::of(&reason) != FailureClass::Hardware),
+                is_wanted: row.is_wanted,
                 absent: count(row.absent, "absent")?,
                 booked_seconds: booked.transpose()?,
                 region: row.region,

@@ -77,11 +77,8 @@ impl Store {
                 let (account, held) = (account(trial, attempt), attempt.reserved_metrics_usd);
                 alarms.extend(metrics::settle(&mut tx, &account, held, 0, None, now).await?);
             }
-            let job_ended_at = ran
-                .started_at
-                .and(ending.billable_seconds)
-                .map(|_| ran.ended_at);
-            warm_pools::job_ended(&mut tx, &account(trial, attempt), job_ended_at, now).await?;
+            let account = account(trial, attempt);
+            warm_pools::job_ended(&mut tx, &account, ran.left_at(ending), seen, now).await?;
             count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
             order_post_mortem(&mut tx, trial, attempt, settlement, now).await?;
         }
@@ -161,6 +158,14 @@ struct Ran {
     /// TrainingTimeInSeconds.
     seconds: Option<u64>,
     waits: Waits,
+}
+
+impl Ran {
+    /// When it left instances behind, if it had any.
+    fn left_at(&self, ending: &Ending) -> Option<DateTime<Utc>> {
+        let had_instances = self.started_at.and(ending.billable_seconds);
+        had_instances.map(|_| self.ended_at)
+    }
 }
 
 /// Ends the attempt's row; none when it was already settled.

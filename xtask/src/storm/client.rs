@@ -178,7 +178,8 @@ impl Client {
             self.look_at_budgets(&url, &stage.api_key);
         }
         if begun.elapsed() < TURN_MAX {
-            self.models.ask(stage, &self.accepted);
+            let experiments = self.accepted.iter().map(|one| &one.id);
+            self.models.ask(stage, experiments);
         }
     }
 

@@ -300,7 +300,8 @@ fn settle(
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
             stage.tend(SHORT_FREEZE)?;
             // No trial completes any more.
-            if client.models.ask(stage, &client.accepted)
+            let experiments = client.accepted.iter().map(|one| &one.id);
+            if client.models.ask(stage, experiments)
                 && client.models.are_registered(&url, &stage.api_key)
             {
                 return Ok(End::Over);

@@ -2,14 +2,15 @@
 //! would, and compared with the region's record at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::client::{Accepted, TURN_MAX};
 use super::stage::{ACCOUNT, Stage};
-use super::verdict::Verdict;
 use crate::http::{get, pages, post};
+
+/// No further model is asked for in a turn that has taken this long.
+const ASK_MAX: Duration = Duration::from_secs(2);
 
 /// Trials whose models have been asked for, unless they are not to be.
 pub(super) struct Models {
@@ -25,14 +26,20 @@ impl Models {
         }
     }
 
-    /// Asks for those that have not been asked for; safe to repeat. True if none was left.
-    pub(super) fn ask(&mut self, stage: &Stage, accepted: &[Accepted]) -> bool {
+    /// Asks for those of these experiments that have not been asked for; safe to repeat. True if none was
+    /// left.
+    pub(super) fn ask<'a>(
+        &mut self,
+        stage: &Stage,
+        experiments: impl Iterator<Item = &'a String>,
+    ) -> bool {
         let (begun, key) = (Instant::now(), &stage.api_key);
         let Some(url) = stage.urls().into_iter().next() else {
             return self.is_idle;
         };
-        for one in accepted.iter().filter(|_| !self.is_idle) {
-            let Ok(trials) = pages(&format!("{url}/v1/experiments/{}/trials", one.id), key) else {
+        let is_idle = self.is_idle;
+        for one in experiments.filter(|_| !is_idle) {
+            let Ok(trials) = pages(&format!("{url}/v1/experiments/{one}/trials"), key) else {
                 return false;
             };
             let completed = trials.iter().filter(|trial| trial["state"] == "completed");
@@ -40,7 +47,7 @@ impl Models {
                 if self.asked.contains(id) {
                     continue;
                 }
-                if begun.elapsed() > TURN_MAX {
+                if begun.elapsed() > ASK_MAX {
                     return false;
                 }
                 let wish = json!({"trial_id": id, "group": "storm", "image": "serve:1"});
@@ -62,16 +69,15 @@ impl Models {
     }
 }
 
-/// Compares the service's packages with the region's: each once, none without a row.
-pub(super) fn count(
-    stage: &Stage,
-    url: &str,
-    is_idle: bool,
-    verdict: &mut Verdict,
-) -> Result<(), String> {
-    if is_idle {
-        return Ok(());
-    }
+/// What the region's registry has, held against what the service believes.
+#[derive(Default)]
+pub(super) struct Compared {
+    pub(super) packages: usize,
+    /// Each must be there once, and none without a row.
+    pub(super) wrong: Vec<String>,
+}
+
+pub(super) fn compare(stage: &Stage, url: &str) -> Result<Compared, String> {
     let believed = pages(&format!("{url}/v1/model-packages"), &stage.api_key)?;
     let record = get(&format!("{}/_sim/record", stage.region_url), "")?;
     let there = record["model_packages"].as_array().into_iter().flatten();
@@ -87,7 +93,7 @@ pub(super) fn count(
                 .push(arn);
         }
     }
-    verdict.packages += u64::try_from(by_marker.len()).unwrap_or(u64::MAX);
+    let packages = by_marker.len();
     let mut wrong = Vec::new();
     for one in &believed {
         let id = one["id"].as_str().unwrap_or_default();
@@ -102,7 +108,5 @@ pub(super) fn count(
     }
     let unknown = by_marker.into_iter();
     wrong.extend(unknown.map(|(marker, arns)| format!("{arns:?} of {marker} have no row")));
-    verdict.packages_wrong += u32::try_from(wrong.len()).unwrap_or(u32::MAX);
-    verdict.notes.extend(wrong);
-    Ok(())
+    Ok(Compared { packages, wrong })
 }

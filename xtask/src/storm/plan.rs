@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 /// Named points between two transactions at which the service can be killed or frozen
 /// (`src/crash.rs`).
-const BETWEEN: [&str; 16] = [
+const BETWEEN: [&str; 18] = [
+    "before_register",
+    "after_register",
     "claimed",
     "before_plan",
     "after_plan",
@@ -264,7 +266,7 @@ fn region(dice: &mut StdRng, calmer: f64) -> Value {
         }
     };
     json!({
-        "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "hang_before": share(0.03),
+        "throttle": share(0.10), "server_error": share(0.05), "lost_reply": share(0.30), "forgotten_token": share(0.30), "hang_before": share(0.03),
         "hang_after": share(0.05), "reset_before": share(0.05), "reset_after": share(0.05), "truncate": share(0.05),
         "slow": share(0.05), "odd_status": share(0.03), "no_capacity": share(0.15), "internal_error": share(0.10),
         "algorithm_error": share(0.05), "event_loss": share(0.50), "event_duplicate": share(0.50),

@@ -226,7 +226,7 @@ pub(super) fn judge(
     count_duplicates(jobs, &mut verdict);
     count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
     if is_over {
-        count_held(&url, &stage.api_key, &mut verdict)?;
+        count_at_rest(stage, &url, plan, &mut verdict)?;
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
     counts::pools(stage, ground, jobs, &mut verdict);
@@ -239,9 +239,6 @@ pub(super) fn judge(
     }
     if plan.twin == Some(Kind::Copy) {
         counts::unasked_stops(jobs, &booked, client, &mut verdict);
-    }
-    if is_over {
-        models::count(stage, &url, plan.twin.is_some(), &mut verdict)?;
     }
     counts::left_open(stage, ground, &mut verdict);
     count_panics(stage, &mut verdict);
@@ -474,6 +471,25 @@ fn count_orphans(
 
 /// Checks that nothing is reserved once everything is over, neither for an experiment nor for the
 /// project, and that the spending equals the ledger's total.
+/// What can only be judged once everything is over.
+fn count_at_rest(
+    stage: &Stage,
+    url: &str,
+    plan: &Plan,
+    verdict: &mut Verdict,
+) -> Result<(), String> {
+    count_held(url, &stage.api_key, verdict)?;
+    if plan.twin.is_some() {
+        // A restored backup does not know what was asked for after it.
+        return Ok(());
+    }
+    let found = models::compare(stage, url)?;
+    verdict.packages = found.packages.try_into().unwrap_or(u64::MAX);
+    verdict.packages_wrong = found.wrong.len().try_into().unwrap_or(u32::MAX);
+    verdict.notes.extend(found.wrong);
+    Ok(())
+}
+
 fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String> {
     let experiments = pages(&format!("{url}/v1/experiments"), key)?;
     let project = get(&format!("{url}/v1/projects/current"), key)?;

@@ -9,7 +9,7 @@ pub mod signatures;
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::InstanceType;
@@ -147,7 +147,7 @@ fn of_texts(evidence: &Evidence<'_>) -> Vec<Found> {
                 text: one_line(hit.line()),
             };
             Found {
-                was_survived: rest.is_long(line.at),
+                was_survived: rest.is_long(),
                 ..Found::new(hit.signature.role, evidence.cause(&hit, clue))
             }
         })
@@ -156,22 +156,24 @@ fn of_texts(evidence: &Evidence<'_>) -> Vec<Found> {
 }
 
 /// What a stream holds after a line.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Rest {
     lines: usize,
-    until: DateTime<Utc>,
+    /// Minutes that have lines, and the earliest of them.
+    minutes: usize,
+    minute: Option<i64>,
 }
 
 impl Rest {
-    /// Whether its processes went on: what follows from a failure comes within seconds, or is a
-    /// silence that ends in a time-out.
-    fn is_long(self, since: DateTime<Utc>) -> bool {
-        self.lines >= SURVIVED_LINES && self.until - since >= SURVIVED
+    /// Whether its processes went on, minute by minute: what follows from a failure comes within
+    /// seconds, or is a silence that ends in the outcry of those that waited.
+    fn is_long(self) -> bool {
+        self.lines >= SURVIVED_LINES && self.minutes >= SURVIVED_MINUTES
     }
 }
 
 const SURVIVED_LINES: usize = 20;
-const SURVIVED: TimeDelta = TimeDelta::minutes(10);
+const SURVIVED_MINUTES: usize = 10;
 
 /// The rest of its stream for each of these lines.
 fn rests(lines: &[LogLine]) -> Vec<Rest> {
@@ -180,12 +182,13 @@ fn rests(lines: &[LogLine]) -> Vec<Rest> {
         .iter()
         .rev()
         .map(|line| {
-            let rest = streams.entry(&line.stream).or_insert(Rest {
-                lines: 0,
-                until: line.at,
-            });
+            let rest = streams.entry(&line.stream).or_default();
             let own = *rest;
+            let minute = Some(line.at.timestamp().div_euclid(60));
             rest.lines += 1;
+            if rest.minute != minute {
+                (rest.minutes, rest.minute) = (rest.minutes + 1, minute);
+            }
             own
         })
         .collect();

@@ -29,8 +29,8 @@ struct Rule {
 }
 
 /// The rules that `ProfilerReport` runs, with the thresholds that the SDK sends
-/// (smdebug_rulesconfig 1.0.1).
-const RULES: [Rule; 8] = [
+/// (smdebug_rulesconfig 1.0.1); but OverallSystemUsage, which only gathers figures.
+const RULES: [Rule; 9] = [
     Rule {
         name: "LowGPUUtilization",
         finding: "Accelerators were less than 70 % busy (95th percentile), or their use went up and down",
@@ -45,6 +45,11 @@ const RULES: [Rule; 8] = [
         name: "CPUBottleneck",
         finding: "Accelerators waited while the processors were more than 90 % busy",
         advice: "Prepare the data beforehand, decode less per sample, or use a type with more vCPUs per accelerator",
+    },
+    Rule {
+        name: "Dataloader",
+        finding: "Data-loader workers were too few or too many for the processors",
+        advice: "Use about as many workers per accelerator as it has vCPUs",
     },
     Rule {
         name: "BatchSize",

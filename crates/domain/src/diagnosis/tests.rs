@@ -262,6 +262,17 @@ fn what_the_script_survived_stands_behind_what_ended_it() {
     ]
     .concat();
     assert_eq!(first(&silence).signature, "accelerator-memory-exhausted");
+    // So do those of the ranks that waited for the one that ran out of memory.
+    let waited = (0..40).map(|frame| {
+        let at = caught.at + TimeDelta::seconds(600 + frame % 3);
+        LogLine {
+            at,
+            message: format!("frame #{frame}: c10d::ProcessGroupNCCL"),
+            ..caught.clone()
+        }
+    });
+    let hung: Vec<LogLine> = [caught.clone()].into_iter().chain(waited).collect();
+    assert_eq!(first(&hung).signature, "accelerator-memory-exhausted");
     let quick: Vec<LogLine> = whole[..60]
         .iter()
         .map(|one| LogLine {

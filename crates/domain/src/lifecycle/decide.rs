@@ -93,8 +93,7 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// Classifies by the prefix of FailureReason: the text after it is the script's own and may say
-    /// anything. Only a defective accelerator is named there, by the driver; a script that says so
-    /// without one is tried again as often as the policy allows.
+    /// anything. Only a defective accelerator is named there, by the driver.
     pub fn of(reason: &str) -> Self {
         let prefixes = [
             ("CapacityError", Self::Capacity),
@@ -110,9 +109,12 @@ impl FailureClass {
         if is_defect { Self::Hardware } else { class }
     }
 
-    pub fn is_worth_a_retry(self) -> bool {
+    /// Whether an attempt that failed after so many others is worth another one. A defect is named by
+    /// the script's own words, so that one more machine has to do.
+    pub fn is_worth_a_retry(self, failures: u32) -> bool {
         match self {
-            Self::Capacity | Self::Internal | Self::Hardware => true,
+            Self::Capacity | Self::Internal => true,
+            Self::Hardware => failures == 0,
             Self::Algorithm | Self::Client => false,
         }
     }
@@ -353,7 +355,7 @@ fn failed(
     if class == FailureClass::Capacity && job.started_at.is_none() {
         return short_of_capacity(attempt, failed(TrialState::Queued), policy, now);
     }
-    if class.is_worth_a_retry() && attempt.failures + 1 < policy.attempts_max {
+    if class.is_worth_a_retry(attempt.failures) && attempt.failures + 1 < policy.attempts_max {
         let at = now + policy.backoff_after(attempt.failures + 2, &attempt.marker);
         return Decision::Retry {
             ending: failed(TrialState::Queued),

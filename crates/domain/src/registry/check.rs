@@ -7,9 +7,10 @@ use regex::Regex;
 
 use crate::catalog::serving::Serving;
 use crate::catalog::{self, InstanceType};
+use crate::doctor::ImageUri;
 use crate::embedded::pattern;
-use crate::registry::ModelPackageRequest;
 use crate::registry::provenance::{PREFIX, VALUE_MAX, is_allowed};
+use crate::registry::{Approval, ModelPackageRequest};
 
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,7 @@ pub struct Flaw {
     pub fix: String,
 }
 
+const GROUP_MAX: usize = 63;
 const DESCRIPTION_MAX: usize = 1024;
 const IMAGE_MAX: usize = 255;
 const VARIABLES_MAX: usize = 16;
@@ -27,12 +29,12 @@ const VARIABLE_MAX: usize = 1024;
 const METADATA_MAX: usize = 50;
 const METADATA_KEY_MAX: usize = 128;
 const LIST_MAX: usize = 100;
-/// Weights are not all that a server holds: activations, caches and the framework need the rest.
+/// Weights are not all that a server holds: activations, caches and the framework need the rest. Assumed.
 const WEIGHTS_SHARE_MAX: f64 = 0.85;
 
 static GROUP: LazyLock<Regex> = LazyLock::new(|| pattern("[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"));
 static VARIABLE: LazyLock<Regex> = LazyLock::new(|| pattern("[a-zA-Z_][a-zA-Z0-9_]*"));
-static MEDIA_TYPE: LazyLock<Regex> = LazyLock::new(|| pattern(r"[-\w]+/\S{1,200}"));
+static MEDIA_TYPE: LazyLock<Regex> = LazyLock::new(|| pattern(r"[-\w]{1,50}/\S{1,200}"));
 
 struct Flaws(Vec<Flaw>);
 
@@ -48,13 +50,24 @@ impl Flaws {
     }
 }
 
-/// Everything that is wrong with a request. `weights_gib`: of the whole model as it is served.
-pub fn flaws(request: &ModelPackageRequest, weights_gib: f64) -> Vec<Flaw> {
+/// What a request is held against.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// Of the whole model as it is served, GiB.
+    pub weights_gib: f64,
+    pub training_image: &'a str,
+    /// Where the model is, and the endpoint would be.
+    pub region: &'a str,
+}
+
+/// Everything that is wrong with a request.
+pub fn flaws(request: &ModelPackageRequest, facts: Facts<'_>) -> Vec<Flaw> {
+    let weights_gib = facts.weights_gib;
     let mut flaws = Flaws(Vec::new());
     flaws.add_unless(
-        GROUP.is_match(&request.group),
+        GROUP.is_match(&request.group) && request.group.len() <= GROUP_MAX,
         "/group",
-        "must be 1 to 63 letters, digits and single hyphens between them",
+        "must be 1 to 63 letters, digits and hyphens, and begin and end with a letter or digit",
         "name a model package group, such as legal-de",
     );
     let image = &request.image;
@@ -65,6 +78,26 @@ pub fn flaws(request: &ModelPackageRequest, weights_gib: f64) -> Vec<Flaw> {
         "must be the address of an image, at most 255 characters, without spaces",
         "name the image that serves the model, such as \
          763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312-cu124-ubuntu22.04-sagemaker",
+    );
+    flaws.add_unless(
+        *image != *facts.training_image,
+        "/image",
+        "this is the image that trained the model, and an endpoint needs one that serves",
+        "name one that serves, such as an AWS Deep Learning Container for inference",
+    );
+    let uri = ImageUri(image.clone());
+    let elsewhere = uri.parts().is_some_and(|ecr| ecr.region != facts.region);
+    flaws.add_unless(
+        !elsewhere,
+        "/image",
+        "SageMaker pulls images from Amazon ECR in the region of the model",
+        &format!("push it to {}, and name it there", facts.region),
+    );
+    flaws.add_unless(
+        request.approval != Approval::Rejected,
+        "/approval",
+        "a model is registered as pending or approved",
+        "register it as pending, and reject it afterwards",
     );
     flaws.add_unless(
         request.description.chars().count() <= DESCRIPTION_MAX
@@ -183,7 +216,7 @@ fn types(serving: Serving, wanted: &[String], weights_gib: f64, flaws: &mut Flaw
         let memory = catalog::find(name).and_then(accelerator_gib);
         if let Some(memory) = memory.filter(|memory| weights_gib > memory * WEIGHTS_SHARE_MAX) {
             let detail = format!(
-                "the weights alone take {weights_gib:.0} GiB, and {name} has {memory:.0} GiB of accelerator memory"
+                "the weights take {weights_gib:.1} GiB, more than 85 % of the {memory:.0} GiB of accelerator memory of {name}"
             );
             flaws.add_unless(false, &pointer, &detail, &smallest(serving, weights_gib));
         }
@@ -205,17 +238,16 @@ fn smallest(serving: Serving, weights_gib: f64) -> String {
     let best = fitting.min_by(|(a, _), (b, _)| a.total_cmp(b));
     match best {
         Some((_, instance)) => format!(
-            "name {}, the smallest that holds it, or a larger one",
+            "name {}, the smallest that holds it, or a larger one; or give weights_gib if it is served quantised",
             instance.instance_type
         ),
-        None => "no type that serves holds it in one instance".to_owned(),
+        None => "no type that serves holds it in one instance; give weights_gib if it is served quantised".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Approval;
 
     fn request() -> ModelPackageRequest {
         ModelPackageRequest {
@@ -236,8 +268,17 @@ mod tests {
         }
     }
 
+    fn found(request: &ModelPackageRequest, weights_gib: f64) -> Vec<Flaw> {
+        let facts = Facts {
+            weights_gib,
+            training_image: "1.dkr.ecr.us-east-1.amazonaws.com/train:1",
+            region: "us-east-1",
+        };
+        flaws(request, facts)
+    }
+
     fn pointers(request: &ModelPackageRequest, weights_gib: f64) -> Vec<String> {
-        let found = flaws(request, weights_gib).into_iter();
+        let found = found(request, weights_gib).into_iter();
         found.map(|flaw| flaw.pointer).collect()
     }
 
@@ -269,18 +310,32 @@ mod tests {
     }
 
     #[test]
+    fn an_image_must_serve_and_be_where_the_model_is() {
+        let image = |image: &str| ModelPackageRequest {
+            image: image.to_owned(),
+            ..request()
+        };
+        let trains = image("1.dkr.ecr.us-east-1.amazonaws.com/train:1");
+        assert_eq!(pointers(&trains, 1.0), ["/image"]);
+        let elsewhere = image("111122223333.dkr.ecr.eu-west-1.amazonaws.com/serve:1");
+        assert_eq!(pointers(&elsewhere, 1.0), ["/image"]);
+        let there = image("111122223333.dkr.ecr.us-east-1.amazonaws.com/serve:1");
+        assert_eq!(pointers(&there, 1.0), Vec::<String>::new());
+    }
+
+    #[test]
     fn a_type_must_serve_and_hold_the_weights() {
         let asked = ModelPackageRequest {
             realtime_instance_types: vec!["ml.g5.2xlarge".to_owned(), "ml.p9.huge".to_owned()],
             transform_instance_types: vec!["ml.p5.48xlarge".to_owned()],
             ..request()
         };
-        let found = flaws(&asked, 28.0);
+        let found = found(&asked, 28.0);
         let texts: Vec<&str> = found.iter().map(|flaw| flaw.detail.as_str()).collect();
         assert_eq!(
             texts,
             [
-                "the weights alone take 28 GiB, and ml.g5.2xlarge has 22 GiB of accelerator memory",
+                "the weights take 28.0 GiB, more than 85 % of the 22 GiB of accelerator memory of ml.g5.2xlarge",
                 "SageMaker does not run an endpoint on ml.p9.huge",
                 "SageMaker does not run a batch transform on ml.p5.48xlarge",
             ]

@@ -1,9 +1,8 @@
 //! What is done about a model package next. A lost answer is never a refusal: the package may exist, and is
 //! looked for by its marker before it is created again.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 
-use crate::lifecycle::policy::Policy;
 use crate::registry::{Approval, RegistryState};
 use crate::sagemaker::error::AwsError;
 
@@ -13,8 +12,9 @@ pub struct PackageFacts {
     pub state: RegistryState,
     /// Tries so far, with this one; the first cannot have been made by anybody else.
     pub tries: u32,
-    pub approval: Approval,
     pub wanted_approval: Approval,
+    /// Whether SageMaker has accepted that approval; a call of an earlier try may have come after it.
+    pub is_set: bool,
 }
 
 /// The next step.
@@ -24,6 +24,8 @@ pub enum PackageStep {
     LookThenCreate,
     Create,
     SetApproval,
+    /// See whether SageMaker has the approval that is wanted.
+    Confirm,
     Nothing,
 }
 
@@ -32,11 +34,20 @@ pub fn decide(facts: &PackageFacts) -> PackageStep {
     match facts.state {
         RegistryState::Registering if facts.tries > 1 => PackageStep::LookThenCreate,
         RegistryState::Registering => PackageStep::Create,
-        RegistryState::Registered if facts.approval != facts.wanted_approval => {
-            PackageStep::SetApproval
+        // Nobody has decided here; in AWS's console, somebody may have.
+        RegistryState::Registered if facts.wanted_approval == Approval::Pending => {
+            PackageStep::Confirm
         }
-        RegistryState::Registered | RegistryState::Failed => PackageStep::Nothing,
+        RegistryState::Registered if facts.is_set => PackageStep::Confirm,
+        RegistryState::Registered => PackageStep::SetApproval,
+        RegistryState::Failed => PackageStep::Nothing,
     }
+}
+
+/// The approval that a package has for good, if what SageMaker has is what is wanted; `None` if it must be set
+/// again.
+pub fn confirmed(wanted: Approval, observed: Approval) -> Option<Approval> {
+    (wanted == Approval::Pending || wanted == observed).then_some(observed)
 }
 
 /// What follows from a call that did not succeed.
@@ -49,30 +60,28 @@ pub enum AfterError {
 }
 
 /// What follows from an error of SageMaker's or S3's. `what` names the call, and `permission` the right
-/// that it needs.
+/// that it needs; where trying again may help, it is at `again_at`.
 pub fn after_error(
     error: &AwsError,
     what: &str,
     permission: &str,
-    tries: u32,
-    now: DateTime<Utc>,
-    policy: &Policy,
+    again_at: DateTime<Utc>,
 ) -> AfterError {
     let why = format!("{what}: {error}");
     match error {
         AwsError::Denied(_) => AfterError::GiveUp {
             why: format!("{why}. Allow the service {permission} (deploy/iam/control-plane.json)"),
         },
-        AwsError::Rejected { .. } | AwsError::NotFound(_) | AwsError::AlreadyExists(_) => {
+        // Somebody else changes the same group or version.
+        AwsError::Rejected { code, .. } if code != "ConflictException" => {
             AfterError::GiveUp { why }
         }
-        AwsError::Throttled(_)
+        AwsError::NotFound(_) | AwsError::AlreadyExists(_) => AfterError::GiveUp { why },
+        AwsError::Rejected { .. }
+        | AwsError::Throttled(_)
         | AwsError::LimitExceeded(_)
         | AwsError::Expired(_)
-        | AwsError::Unknown(_) => AfterError::Again {
-            at: now + policy.backoff_after(tries, what).max(TimeDelta::seconds(1)),
-            why,
-        },
+        | AwsError::Unknown(_) => AfterError::Again { at: again_at, why },
     }
 }
 
@@ -83,7 +92,11 @@ pub fn lacks_group(error: &AwsError) -> bool {
         AwsError::NotFound(_) => true,
         AwsError::Rejected { message, .. } => {
             let message = message.to_lowercase();
-            message.contains("not found") || message.contains("does not exist")
+            let is_none = message.contains("not found") || message.contains("does not exist");
+            let is_group = ["package group", "packagegroup", "requested resource"]
+                .iter()
+                .any(|what| message.contains(what));
+            is_none && is_group
         }
         _ => false,
     }
@@ -107,22 +120,50 @@ mod tests {
         let facts = PackageFacts {
             state: RegistryState::Registering,
             tries: 1,
-            approval: Approval::Pending,
             wanted_approval: Approval::Approved,
+            is_set: false,
         };
         assert_eq!(decide(&facts), PackageStep::Create);
         let again = PackageFacts { tries: 2, ..facts };
         assert_eq!(decide(&again), PackageStep::LookThenCreate);
-        let done = PackageFacts {
+    }
+
+    #[test]
+    fn an_approval_is_set_and_then_confirmed() {
+        let facts = PackageFacts {
             state: RegistryState::Registered,
-            ..again
+            tries: 2,
+            wanted_approval: Approval::Approved,
+            is_set: false,
         };
-        assert_eq!(decide(&done), PackageStep::SetApproval);
-        let agreed = PackageFacts {
-            approval: Approval::Approved,
-            ..done
+        assert_eq!(decide(&facts), PackageStep::SetApproval);
+        let set = PackageFacts {
+            is_set: true,
+            ..facts
         };
-        assert_eq!(decide(&agreed), PackageStep::Nothing);
+        assert_eq!(decide(&set), PackageStep::Confirm);
+        assert_eq!(confirmed(Approval::Approved, Approval::Rejected), None);
+        // What somebody decided in the console is not taken back by who has decided nothing here.
+        let open = PackageFacts {
+            wanted_approval: Approval::Pending,
+            ..facts
+        };
+        assert_eq!(decide(&open), PackageStep::Confirm);
+        let seen = confirmed(Approval::Pending, Approval::Approved);
+        assert_eq!(seen, Some(Approval::Approved));
+    }
+
+    #[test]
+    fn only_a_missing_group_is_a_missing_group() {
+        let refused = |message: &str| AwsError::Rejected {
+            code: "ValidationException".to_owned(),
+            message: message.to_owned(),
+        };
+        assert!(lacks_group(&refused("Model Package Group does not exist.")));
+        assert!(lacks_group(&refused(
+            "The requested resource was not found"
+        )));
+        assert!(!lacks_group(&refused("The image 1.dkr does not exist")));
     }
 
     #[test]
@@ -132,14 +173,12 @@ mod tests {
                 &error,
                 "CreateModelPackage",
                 "sagemaker:CreateModelPackage",
-                1,
                 DateTime::UNIX_EPOCH,
-                &Policy::default(),
             )
         };
         assert!(matches!(
             after(AwsError::Unknown("500".into())),
-            AfterError::Again { at, .. } if at > DateTime::UNIX_EPOCH
+            AfterError::Again { at, .. } if at == DateTime::UNIX_EPOCH
         ));
         let AfterError::GiveUp { why } = after(AwsError::Denied("no".into())) else {
             panic!("only a person can change it");

@@ -61,22 +61,36 @@ pub struct ModelPackageRequest {
 }
 
 impl ModelPackageRequest {
-    /// Whether a person has asked for the same: what is known of the model's origin may have grown, and
-    /// each request has a marker of its own.
-    pub fn asks_the_same(&self, other: &Self) -> bool {
+    /// The fields, as the API names them, in which two people have asked for something else. What is known of
+    /// the model's origin may have grown, each request has a marker of its own, and approval is another
+    /// matter.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let own = |request: &Self| -> BTreeMap<String, String> {
             let all = request.metadata.clone().into_iter();
             all.filter(|(name, _)| !name.starts_with(provenance::PREFIX))
                 .collect()
         };
-        let without = |request: &Self| Self {
-            metadata: own(request),
-            statistics_s3_uri: String::new(),
-            statistics: String::new(),
-            client_token: String::new(),
-            ..request.clone()
-        };
-        without(self) == without(other)
+        let fields = [
+            ("image", self.image != other.image),
+            ("description", self.description != other.description),
+            ("environment", self.environment != other.environment),
+            ("content_types", self.content_types != other.content_types),
+            (
+                "response_types",
+                self.response_types != other.response_types,
+            ),
+            (
+                "realtime_instance_types",
+                self.realtime_instance_types != other.realtime_instance_types,
+            ),
+            (
+                "transform_instance_types",
+                self.transform_instance_types != other.transform_instance_types,
+            ),
+            ("metadata", own(self) != own(other)),
+        ];
+        let differing = fields.into_iter().filter(|(_, differs)| *differs);
+        differing.map(|(name, _)| name).collect()
     }
 }
 

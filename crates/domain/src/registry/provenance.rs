@@ -2,7 +2,11 @@
 //! and code, what was measured, and the recommendation that it rests on.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use regex::Regex;
+
+use crate::embedded::pattern;
 use crate::ids::{ExperimentId, JobId, ModelPackageId, TrialId};
 use crate::registry::MARKER;
 
@@ -25,20 +29,46 @@ pub struct Origin<'a> {
     pub data_version: &'a str,
     pub code_version: &'a str,
     pub training_image: &'a str,
-    /// SHA-256 of what the experiment's recommendation rests on.
+    /// Whether all tokens were trained on, or a trial's.
+    pub is_full_run: bool,
+    /// The experiment whose answer was bought, and the trial behind it, if it is a full run of one.
+    pub bought: Option<(ExperimentId, TrialId)>,
+    /// Tokens that it was to be trained on.
+    pub tokens: u64,
+    /// SHA-256 of what the recommendation rests on: that which was bought, or else the experiment's own.
     pub evidence_sha256: Option<&'a str>,
-    /// Figures by name, as they are to be read.
-    pub measured: Vec<(&'static str, String)>,
+    /// Figures by name.
+    pub measured: Vec<(&'static str, f64)>,
 }
 
 impl Origin<'_> {
     /// As metadata; values that SageMaker does not take are written without what it does not take.
     pub fn metadata(&self) -> BTreeMap<String, String> {
-        let named = [
+        let measured = self.measured.iter();
+        let measured = measured.map(|(name, value)| (format!("{PREFIX}{name}"), value.to_string()));
+        self.named()
+            .into_iter()
+            .chain(self.source())
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(measured)
+            .map(|(name, value)| (name, taken(&value)))
+            .filter(|(_, value)| !value.is_empty())
+            .collect()
+    }
+
+    fn named(&self) -> [(&'static str, String); 13] {
+        let kind = if self.is_full_run {
+            "full_run"
+        } else {
+            "trial"
+        };
+        [
             (MARKER, self.id.to_string()),
             ("bakeoff:experiment", self.experiment.to_string()),
             ("bakeoff:trial", self.trial.to_string()),
             ("bakeoff:job", self.job.to_string()),
+            ("bakeoff:kind", kind.to_owned()),
+            ("bakeoff:tokens", self.tokens.to_string()),
             ("bakeoff:workload", self.workload.to_owned()),
             ("bakeoff:candidate", self.candidate.to_owned()),
             ("bakeoff:instance_type", self.instance_type.to_owned()),
@@ -46,22 +76,20 @@ impl Origin<'_> {
             ("bakeoff:data_version", self.data_version.to_owned()),
             ("bakeoff:code_version", self.code_version.to_owned()),
             ("bakeoff:training_image", self.training_image.to_owned()),
-        ];
-        let evidence = self
-            .evidence_sha256
-            .map(|sha256| ("bakeoff:evidence_sha256".to_owned(), sha256.to_owned()));
-        let measured = self
-            .measured
-            .iter()
-            .map(|(name, value)| (format!("{PREFIX}{name}"), value.clone()));
-        named
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .chain(evidence)
-            .chain(measured)
-            .map(|(name, value)| (name, taken(&value)))
-            .filter(|(_, value)| !value.is_empty())
-            .collect()
+        ]
+    }
+
+    /// What it rests on.
+    fn source(&self) -> Vec<(&'static str, String)> {
+        let mut source = Vec::new();
+        if let Some((experiment, trial)) = self.bought {
+            source.push(("bakeoff:source_experiment", experiment.to_string()));
+            source.push(("bakeoff:source_trial", trial.to_string()));
+        }
+        if let Some(sha256) = self.evidence_sha256 {
+            source.push(("bakeoff:evidence_sha256", sha256.to_owned()));
+        }
+        source
     }
 }
 
@@ -71,9 +99,10 @@ fn taken(value: &str) -> String {
     value.trim().chars().map(allowed).take(VALUE_MAX).collect()
 }
 
-/// `[\p{L}\p{Z}\p{N}_.:/=+\-@]`.
+/// Whether CustomerMetadataValue allows a character.
 pub(super) fn is_allowed(each: char) -> bool {
-    each.is_alphanumeric() || matches!(each, ' ' | '_' | '.' | ':' | '/' | '=' | '+' | '-' | '@')
+    static ALLOWED: LazyLock<Regex> = LazyLock::new(|| pattern(r"[\p{L}\p{Z}\p{N}_.:/=+\-@]"));
+    ALLOWED.is_match(each.encode_utf8(&mut [0; 4]))
 }
 
 #[cfg(test)]
@@ -94,15 +123,18 @@ mod tests {
             candidate: "p5",
             instance_type: "ml.p5.48xlarge",
             purchase_option: "spot",
-            data_version: "2026-10#7",
+            data_version: "2026-10#7 हिं",
             code_version: &long,
             training_image: "",
+            is_full_run: false,
+            bought: None,
+            tokens: 1,
             evidence_sha256: None,
-            measured: vec![("validation_loss", "2.113".to_owned())],
+            measured: vec![("validation_loss", 2.113)],
         };
         let metadata = origin.metadata();
         assert_eq!(metadata["bakeoff:workload"], "legal _he_");
-        assert_eq!(metadata["bakeoff:data_version"], "2026-10_7");
+        assert_eq!(metadata["bakeoff:data_version"], "2026-10_7 ह__");
         assert_eq!(metadata["bakeoff:code_version"].len(), VALUE_MAX);
         assert_eq!(metadata["bakeoff:validation_loss"], "2.113");
         assert!(!metadata.contains_key("bakeoff:training_image"));

@@ -68,7 +68,12 @@ fn registry(
         body,
         now,
     };
+    let forgets = operation == "CreateModelPackage"
+        && world.happens(world.faults.forgotten_token, "forgotten_token");
     let registry = &mut world.registry;
+    if forgets {
+        registry.forget_tokens();
+    }
     let answer = match operation {
         "CreateModelPackageGroup" => registry.create_group(call),
         "CreateModelPackage" => registry.create(call),

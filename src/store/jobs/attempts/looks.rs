@@ -177,8 +177,9 @@ impl Store {
         found_one(&done, "jobs", attempt.id)?;
         // The warm pool is tracked from now on, even while the job's bill is still pending.
         let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
-        if let Some(ended_at) = over.and_then(|job| job.ended_at) {
-            warm_pools::job_ended(&mut tx, &account(trial, attempt), Some(ended_at), now).await?;
+        if let Some((job, ended_at)) = over.and_then(|job| Some((job, job.ended_at?))) {
+            let account = account(trial, attempt);
+            warm_pools::job_ended(&mut tx, &account, Some(ended_at), Some(job), now).await?;
         }
         let state = living_state(trial, attempt);
         let is_still_quarantined =
