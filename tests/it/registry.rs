@@ -7,13 +7,14 @@ use bakeoff::api::trials::TrialView;
 use bakeoff::auth::keys::Role;
 use bakeoff::store::model_packages::PackageChange;
 use bakeoff::tasks::registrar;
-use bakeoff_domain::registry::{Approval, RegistryState};
+use bakeoff_domain::registry::{Approval, ModelPackageRequest, RegistryState};
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, on_p5};
+use crate::sdk_requests::captured;
+use crate::support::{Region, TestApp, on_p5, ports_of, usual};
 
 const IMAGE: &str =
     "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312";
@@ -465,4 +466,60 @@ async fn a_refusal_ends_it_whatever_was_asked_meanwhile(pool: PgPool) {
         (shown.state, shown.reason.as_deref(), shown.next_try_at),
         (RegistryState::Failed, Some("refused"), None)
     );
+}
+
+/// The body that SageMaker's Python SDK sends for the same version, but for what only one of the two says.
+#[tokio::test]
+async fn a_version_is_sent_as_the_sdk_sends_it() {
+    let Some(mut captured) = captured("sdk_requests_pipelines.json") else {
+        println!("skipped: no reference data");
+        return;
+    };
+    let mut theirs = captured["register-version"].take();
+    let region = Region::start(&[], usual());
+    let registry = ports_of(&region.url, &region.s3_url).await.registry;
+    let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    let specification = &theirs["InferenceSpecification"];
+    let container = &specification["Containers"][0];
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let request = ModelPackageRequest {
+        group: text(&theirs["ModelPackageGroupName"]),
+        description: text(&theirs["ModelPackageDescription"]),
+        image: text(&container["Image"]),
+        model_s3_uri: text(&container["ModelDataUrl"]),
+        environment: serde_json::from_value(container["Environment"].clone()).unwrap(),
+        content_types: texts(&specification["SupportedContentTypes"]),
+        response_types: texts(&specification["SupportedResponseMIMETypes"]),
+        realtime_instance_types: texts(&specification["SupportedRealtimeInferenceInstanceTypes"]),
+        transform_instance_types: texts(&specification["SupportedTransformInstanceTypes"]),
+        metadata: serde_json::from_value(theirs["CustomerMetadataProperties"].clone()).unwrap(),
+        statistics_s3_uri: text(&theirs["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"]),
+        statistics: String::new(),
+        approval: Approval::Pending,
+        client_token: text(&theirs["ClientToken"]),
+    };
+    registry.create_group(&request.group).await.unwrap();
+    registry.create(&request).await.unwrap();
+    let record = reqwest::get(format!("{}/_sim/record", region.url)).await;
+    let record: Value = record.unwrap().json().await.unwrap();
+    let ours = &record["model_packages"][0]["request"];
+    // Descriptions for SageMaker's catalog, and empty reports: the SDK's alone. The SDK was told to skip the
+    // validation of the container; we let SageMaker do it.
+    for only_theirs in ["Domain", "Task", "SkipModelValidation"] {
+        assert!(
+            theirs
+                .as_object_mut()
+                .unwrap()
+                .remove(only_theirs)
+                .is_some()
+        );
+    }
+    for empty in ["Bias", "Explainability"] {
+        let metrics = theirs["ModelMetrics"].as_object_mut().unwrap();
+        assert_eq!(metrics.remove(empty), Some(json!({})));
+    }
+    let mut ours = ours.clone();
+    let skips = ours.as_object_mut().unwrap().remove("SkipModelValidation");
+    assert_eq!(skips, Some(json!("None")));
+    assert_eq!(ours, theirs);
 }

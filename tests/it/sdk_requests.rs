@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::support::{Region, TestApp, spec, usual};
 
 /// `None` where the reference data is not: the test says so.
-fn captured() -> Option<Value> {
+pub(crate) fn captured(file: &str) -> Option<Value> {
     let folder = std::env::var_os("BAKEOFF_REFERENCE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
         PathBuf::from,
     );
-    let text = std::fs::read(folder.join("sdk_requests.json")).ok()?;
+    let text = std::fs::read(folder.join(file)).ok()?;
     Some(serde_json::from_slice(&text).unwrap())
 }
 
@@ -132,7 +132,7 @@ const REWRITTEN: [&str; 1] = ["pytorchddp"];
 
 #[tokio::test]
 async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_them() {
-    let Some(all) = captured() else {
+    let Some(all) = captured("sdk_requests.json") else {
         println!("skipped: no reference data");
         return;
     };
