@@ -9,7 +9,6 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::registry::check::{self, Facts, Flaw};
 use bakeoff_domain::registry::provenance::{Origin, PREFIX};
 use bakeoff_domain::registry::{ModelPackageRequest, RegistryState};
-use bakeoff_domain::spec::{Precision, WorkloadSpec};
 use serde_json::json;
 
 use crate::api::comparison::ComparisonRow;
@@ -100,7 +99,9 @@ pub async fn prepare(
         measured: measured(&row),
     };
     let facts = Facts {
-        weights_gib: asked.weights_gib.unwrap_or_else(|| weights_gib(workload)),
+        weights_gib: asked
+            .weights_gib
+            .unwrap_or_else(|| check::weights_gib(workload)),
         training_image: &workload.image,
         region: &trial.region,
     };
@@ -222,16 +223,4 @@ fn measured(row: &ComparisonRow) -> Vec<(&'static str, f64)> {
     known
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
-}
-
-const GIB: f64 = 1_073_741_824.0;
-
-/// Weights of the whole model as it is served: in 32 bits if it was trained so, in 16 otherwise. Adapters
-/// are served with the model that they belong to.
-fn weights_gib(workload: &WorkloadSpec) -> f64 {
-    let bytes = match workload.precision {
-        Precision::Fp32 => 4.0,
-        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2.0,
-    };
-    workload.model.parameters() * bytes / GIB
 }

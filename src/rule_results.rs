@@ -19,7 +19,7 @@ pub struct Evaluated<'a> {
 }
 
 /// What is known of a job's rules.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Results {
     pub rules: Vec<RuleEvaluation>,
     pub reports: Vec<Triggered>,
@@ -40,7 +40,7 @@ impl Evaluated<'_> {
             results = looking => results,
             () = real_sleep(PATIENCE) => {
                 tracing::info!(job = self.job_name, "AWS takes long; the results of rules are shown as stored");
-                Results { rules: stored.clone(), reports: Vec::new() }
+                Results { rules: stored, reports: Vec::new() }
             }
         }
     }

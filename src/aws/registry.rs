@@ -1,5 +1,6 @@
 //! Calls to SageMaker's Model Registry, paced and counted.
 
+use bakeoff_domain::registry::decide::is_gone;
 use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::PageRequest;
@@ -50,21 +51,15 @@ impl Aws {
         };
         let listed = self
             .pages(Operation::ListModelPackages, LIST_PAGES_MAX, ask)
-            .await;
-        let listed = match listed {
-            Ok(listed) => listed,
-            // There is no such group yet.
-            Err(AwsError::NotFound(_)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        for one in listed {
-            let found = match self.describe_model_package(&one.arn).await {
+            .await?;
+        for arn in listed {
+            let found = match self.describe_model_package(&arn).await {
                 Ok(found) => found,
                 // Deleted since it was listed.
-                Err(AwsError::NotFound(_) | AwsError::Rejected { .. }) => continue,
+                Err(error) if is_gone(&error) => continue,
                 Err(error) => return Err(error),
             };
-            let is_ours = account_of(&one.arn).is_none_or(|account| self.may_own(account));
+            let is_ours = account_of(&arn).is_none_or(|account| self.may_own(account));
             if is_ours && found.is_marked(marker) {
                 return Ok(Some(found));
             }

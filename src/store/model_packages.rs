@@ -1,10 +1,8 @@
 //! Model packages: the row before the package, claims of those that are due, and what became of them.
 
 use bakeoff_domain::ids::{ExperimentId, JobId, ModelPackageId, ProjectId, TrialId};
-use bakeoff_domain::registry::decide::PackageFacts;
-use bakeoff_domain::registry::{
-    Approval, ModelPackageRequest, ObservedPackage, RegistryState, version_of,
-};
+use bakeoff_domain::registry::decide::{PackageFacts, PackageNext};
+use bakeoff_domain::registry::{Approval, ModelPackageRequest, RegistryState, version_of};
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
@@ -52,45 +50,12 @@ impl ModelPackage {
         PackageFacts {
             state: self.state,
             tries: self.tries,
+            asked_approval: self.request.approval,
+            approval: self.approval,
             wanted_approval: self.wanted_approval,
-            is_set: self.set_at.is_some(),
+            set_at: self.set_at,
         }
     }
-}
-
-/// What became of a claimed package.
-#[derive(Debug)]
-pub enum PackageChange<'a> {
-    Registered(&'a ObservedPackage),
-    /// SageMaker has accepted the wanted approval; look at it again then.
-    Set {
-        again_at: DateTime<Utc>,
-    },
-    /// SageMaker has this approval, and nothing else is wanted.
-    Confirmed(Approval),
-    /// SageMaker has this approval, and another one is wanted.
-    Differs(Approval),
-    /// Try again later.
-    Again {
-        at: DateTime<Utc>,
-        why: &'a str,
-    },
-    /// Its registration failed, or its approval could not be changed.
-    GaveUp {
-        why: &'a str,
-    },
-}
-
-/// What is written of a claimed package.
-#[derive(Debug)]
-struct Changed<'a> {
-    state: RegistryState,
-    arn: Option<&'a str>,
-    approval: Approval,
-    wanted: Approval,
-    set_at: Option<DateTime<Utc>>,
-    due_at: Option<DateTime<Utc>>,
-    reason: Option<&'a str>,
 }
 
 struct Row {
@@ -273,66 +238,16 @@ impl Store {
         row.map(ModelPackage::try_from).transpose()
     }
 
-    /// Writes what became of a claimed package, unless somebody else has claimed it since.
+    /// Writes what became of a claimed package, unless somebody else has claimed it since. What a person has
+    /// asked for since the claim stays, and is due at once.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_model_package(
         &self,
         package: &ModelPackage,
-        change: PackageChange<'_>,
+        next: &PackageNext,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let mut new = Changed {
-            state: package.state,
-            approval: package.approval,
-            wanted: package.wanted_approval,
-            set_at: package.set_at,
-            arn: None,
-            due_at: None,
-            reason: None,
-        };
-        match change {
-            PackageChange::Registered(found) => {
-                new.state = RegistryState::Registered;
-                new.arn = Some(&found.arn);
-                new.approval = found.approval;
-                let is_decided = package.wanted_approval != package.request.approval;
-                if !is_decided {
-                    new.wanted = found.approval;
-                }
-                new.due_at = (found.approval != new.wanted).then_some(now);
-            }
-            PackageChange::Set { again_at } => {
-                new.approval = package.wanted_approval;
-                new.set_at = Some(now);
-                new.due_at = Some(again_at);
-            }
-            PackageChange::Confirmed(approval) => (new.approval, new.wanted) = (approval, approval),
-            PackageChange::Differs(approval) => {
-                new.approval = approval;
-                new.set_at = None;
-                new.due_at = Some(now);
-            }
-            PackageChange::Again { at, why } => {
-                (new.due_at, new.reason) = (Some(at), Some(why));
-            }
-            PackageChange::GaveUp { why } => {
-                new.reason = Some(why);
-                if package.state == RegistryState::Registering {
-                    new.state = RegistryState::Failed;
-                }
-            }
-        }
-        self.write_changed(package, &new, now).await
-    }
-
-    /// What a person has asked for since the claim stays, and is due at once.
-    async fn write_changed(
-        &self,
-        package: &ModelPackage,
-        new: &Changed<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let version = new.arn.and_then(version_of).map(i32::try_from);
+        let version = next.arn.as_deref().and_then(version_of).map(i32::try_from);
         sqlx::query!(
             r#"UPDATE model_packages p
                SET state = $3, arn = coalesce($4, arn), version = coalesce($5, version), approval = $6, reason = left($7, 4000),
@@ -345,17 +260,17 @@ impl Store {
                WHERE p.id = $1 AND p.tries = $2"#,
             package.id.0,
             i32::try_from(package.tries).unwrap_or(i32::MAX),
-            new.state.as_str(),
-            new.arn,
+            next.state.as_str(),
+            next.arn,
             version.and_then(Result::ok),
-            new.approval.as_str(),
-            new.reason,
+            next.approval.as_str(),
+            next.reason,
             package.wanted_approval.as_str(),
             package.approval_note,
-            new.wanted.as_str(),
-            new.set_at,
+            next.wanted_approval.as_str(),
+            next.set_at,
             now,
-            new.due_at,
+            next.due_at,
         )
         .execute(&self.pool)
         .await?;

@@ -1,70 +1,30 @@
 //! The registrar: puts models into SageMaker's Model Registry and sets their approval, one claimed package
 //! at a time. What is done next is decided by [`bakeoff_domain::registry::decide`].
 
-use bakeoff_domain::registry::decide::{self, AfterError, PackageStep, decide};
-use bakeoff_domain::registry::{Approval, ObservedPackage};
+use bakeoff_domain::registry::ObservedPackage;
+use bakeoff_domain::registry::decide::{self, PackageChange, PackageStep, Refused, decide};
 use bakeoff_domain::sagemaker::error::AwsError;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 
 use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
-use crate::store::model_packages::{ModelPackage, PackageChange};
+use crate::store::model_packages::ModelPackage;
 
 /// Packages worked on in one tick.
 const TICK_MAX: usize = 50;
 /// How long a claim is held: longer than all calls of a step may take.
 const HOLD: TimeDelta = TimeDelta::minutes(5);
-/// When an approval is looked at once more: a call that was given up has arrived by then, or never does.
-const CONFIRM_AFTER: TimeDelta = TimeDelta::minutes(2);
 /// SageMaker's clock may be behind ours by so much.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(10);
 
-/// A call that did not succeed.
-struct Refused {
-    error: AwsError,
-    what: &'static str,
-    permission: String,
-    /// Whether the package may exist all the same.
-    is_open: bool,
-}
-
-impl Refused {
-    fn leads_to(&self, app: &App, package: &ModelPackage, now: DateTime<Utc>) -> AfterError {
-        let Self {
-            error,
-            what,
-            permission,
-            ..
-        } = self;
-        let policy = &app.settings.policy;
-        let wait = policy.backoff_after(package.tries, &package.id.to_string());
-        let after = decide::after_error(error, what, permission, now + wait);
-        match after {
-            AfterError::GiveUp { why } if self.is_open => AfterError::Again {
-                at: now + policy.backoff_after(package.tries, &package.id.to_string()),
-                why,
-            },
-            after => after,
-        }
+fn refused(what: &'static str) -> impl FnOnce(AwsError) -> Refused {
+    move |error| Refused {
+        error,
+        what,
+        permission: format!("sagemaker:{what}"),
+        may_exist: false,
     }
-
-    fn by(what: &'static str) -> impl FnOnce(AwsError) -> Self {
-        move |error| Self {
-            error,
-            what,
-            permission: format!("sagemaker:{what}"),
-            is_open: false,
-        }
-    }
-}
-
-/// What a step has led to.
-enum Done {
-    Registered(ObservedPackage),
-    Set,
-    Seen(Approval),
-    Nothing,
 }
 
 /// Runs one tick; returns how many were worked on.
@@ -79,9 +39,16 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
         let claimed = app
             .store
             .claim_due_model_package(&app.place.region, now, HOLD)
-            .await?;
-        let Some(package) = claimed else {
-            return Ok(count);
+            .await;
+        let package = match claimed {
+            Ok(Some(package)) => package,
+            Ok(None) => return Ok(count),
+            // One that a newer version wrote must not hold up the others.
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(%error, "unreadable model package; skipped");
+                continue;
+            }
+            Err(error) => return Err(error),
         };
         app.pulse.beat();
         // One that fails must not hold up the others.
@@ -94,72 +61,50 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
     // In another account the model would be registered where nobody looks for it.
-    if let Err(error) = super::confirm_account(app).await? {
-        let now = app.clock.now();
-        let (at, why) = (now + app.settings.policy.poll, error.to_string());
-        let change = PackageChange::Again { at, why: &why };
-        return app.store.record_model_package(package, change, now).await;
+    let change = match super::confirm_account(app).await? {
+        Ok(()) => step(app, package).await,
+        Err(error) => Err(Refused {
+            may_exist: true,
+            ..refused("GetCallerIdentity")(error)
+        }),
+    };
+    let now = app.clock.now();
+    let change = change.unwrap_or_else(|refused| {
+        let policy = &app.settings.policy;
+        let wait = policy.backoff_after(package.tries, &package.id.to_string());
+        PackageChange::Failed(decide::after_error(&refused, now + wait))
+    });
+    if let PackageChange::Failed(failed) = &change {
+        tracing::info!(package = %package.id, ?failed, "a model package is not done");
     }
-    crash::point("before_register");
-    let done = step(app, package).await;
-    crash::point("after_register");
-    let now = app.clock.now();
-    let change = match &done {
-        Ok(Done::Registered(found)) => PackageChange::Registered(found),
-        Ok(Done::Set) => PackageChange::Set {
-            again_at: now + CONFIRM_AFTER,
-        },
-        Ok(Done::Seen(observed)) => {
-            let confirmed = decide::confirmed(package.wanted_approval, *observed);
-            confirmed.map_or(PackageChange::Differs(*observed), PackageChange::Confirmed)
-        }
-        Ok(Done::Nothing) => return Ok(()),
-        Err(refused) => return record_refused(app, package, refused).await,
-    };
-    app.store.record_model_package(package, change, now).await
+    let next = decide::after(&package.facts(), change, now);
+    app.store.record_model_package(package, &next, now).await
 }
 
-async fn record_refused(
-    app: &App,
-    package: &ModelPackage,
-    refused: &Refused,
-) -> Result<(), StoreError> {
-    let now = app.clock.now();
-    let after = refused.leads_to(app, package, now);
-    let change = match &after {
-        AfterError::Again { at, why } => PackageChange::Again { at: *at, why },
-        AfterError::GiveUp { why } => {
-            tracing::warn!(package = %package.id, why, "a model package was refused");
-            PackageChange::GaveUp { why }
-        }
-    };
-    app.store.record_model_package(package, change, now).await
-}
-
-async fn step(app: &App, package: &ModelPackage) -> Result<Done, Refused> {
+async fn step(app: &App, package: &ModelPackage) -> Result<PackageChange, Refused> {
     let aws = &app.place.aws;
     let arn = package.arn.as_deref().unwrap_or_default();
-    match decide(&package.facts()) {
-        PackageStep::LookThenCreate => {
-            if let Some(found) = find(app, package).await? {
-                return Ok(Done::Registered(found));
-            }
-            create(app, package).await.map(Done::Registered)
-        }
-        PackageStep::Create => create(app, package).await.map(Done::Registered),
+    crash::point("before_register");
+    let change = match decide(&package.facts()) {
+        PackageStep::LookThenCreate => match find(app, package).await? {
+            Some(found) => PackageChange::Registered(found),
+            None => PackageChange::Registered(create(app, package).await?),
+        },
+        PackageStep::Create => PackageChange::Registered(create(app, package).await?),
         PackageStep::SetApproval => {
             let note = package.approval_note.as_deref();
             let set = aws.set_model_approval(arn, package.wanted_approval, note);
-            set.await.map_err(Refused::by("UpdateModelPackage"))?;
-            Ok(Done::Set)
+            set.await.map_err(refused("UpdateModelPackage"))?;
+            PackageChange::Set
         }
         PackageStep::Confirm => {
             let seen = aws.describe_model_package(arn).await;
-            let seen = seen.map_err(Refused::by("DescribeModelPackage"))?;
-            Ok(Done::Seen(seen.approval))
+            PackageChange::Seen(seen.map_err(refused("DescribeModelPackage"))?.approval)
         }
-        PackageStep::Nothing => Ok(Done::Nothing),
-    }
+        PackageStep::Nothing => PackageChange::Seen(package.approval),
+    };
+    crash::point("after_register");
+    Ok(change)
 }
 
 /// The package, if an earlier try has created it.
@@ -175,8 +120,8 @@ async fn find(app: &App, package: &ModelPackage) -> Result<Option<ObservedPackag
         Err(error) if decide::lacks_group(&error) => Ok(None),
         // Whether it exists is not known: nothing is concluded from this refusal.
         found => found.map_err(|error| Refused {
-            is_open: true,
-            ..Refused::by("ListModelPackages")(error)
+            may_exist: true,
+            ..refused("ListModelPackages")(error)
         }),
     }
 }
@@ -190,13 +135,13 @@ async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, Re
         error,
         what: "writing the statistics",
         permission: format!("s3:PutObject on {}", request.statistics_s3_uri),
-        is_open: false,
+        may_exist: false,
     })?;
     let mut created = aws.create_model_package(request).await;
     if created.as_ref().is_err_and(decide::lacks_group) {
         match aws.create_model_group(&request.group).await {
             Err(error) if !decide::has_group(&error) => {
-                return Err(Refused::by("CreateModelPackageGroup")(error));
+                return Err(refused("CreateModelPackageGroup")(error));
             }
             // Another process may have been faster.
             Ok(()) | Err(_) => {}
@@ -204,7 +149,7 @@ async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, Re
         created = aws.create_model_package(request).await;
     }
     Ok(ObservedPackage {
-        arn: created.map_err(Refused::by("CreateModelPackage"))?,
+        arn: created.map_err(refused("CreateModelPackage"))?,
         approval: request.approval,
         metadata: request.metadata.clone(),
     })

@@ -5,10 +5,11 @@ use bakeoff::api::model_packages::{ApproveModel, ModelPackageView};
 use bakeoff::api::page::Page;
 use bakeoff::api::trials::TrialView;
 use bakeoff::auth::keys::Role;
-use bakeoff::store::model_packages::PackageChange;
+use bakeoff::store::model_packages::ModelPackage;
 use bakeoff::tasks::registrar;
+use bakeoff_domain::registry::decide::{AfterError, PackageChange, PackageNext, after};
 use bakeoff_domain::registry::{Approval, ModelPackageRequest, RegistryState};
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -55,6 +56,13 @@ async fn patch(test: &TestApp, package: &ModelPackageView, body: &Value) -> (Sta
     let path = format!("/v1/model-packages/{}", package.id);
     test.send(test.request(Method::PATCH, &path, &test.admin).json(body))
         .await
+}
+
+/// What would be written of a package that is given up.
+fn given_up(package: &ModelPackage, why: &str, now: DateTime<Utc>) -> PackageNext {
+    let why = why.to_owned();
+    let change = PackageChange::Failed(AfterError::GiveUp { why });
+    after(&package.facts(), change, now)
 }
 
 /// What the region's registry has.
@@ -252,10 +260,10 @@ async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     );
     assert_eq!(packages(&test).await.len(), 2);
     // What the dead process would write now changes nothing.
-    let late = PackageChange::GaveUp { why: "late" };
+    let late = given_up(&claimed, "late", test.app.clock.now());
     let now = test.app.clock.now();
     store
-        .record_model_package(&claimed, late, now)
+        .record_model_package(&claimed, &late, now)
         .await
         .unwrap();
     assert_eq!(read(&test, &package).await.state, RegistryState::Registered);
@@ -454,9 +462,9 @@ async fn a_refusal_ends_it_whatever_was_asked_meanwhile(pool: PgPool) {
         .unwrap()
         .unwrap();
     patch(&test, &package, &json!({"approval": "approved"})).await;
-    let refused = PackageChange::GaveUp { why: "refused" };
+    let refused = given_up(&claimed, "refused", now);
     store
-        .record_model_package(&claimed, refused, now)
+        .record_model_package(&claimed, &refused, now)
         .await
         .unwrap();
     test.advance(TimeDelta::minutes(30)).await;

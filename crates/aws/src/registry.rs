@@ -7,7 +7,7 @@ use aws_sdk_sagemaker::types::{
     ModelPackageContainerDefinition, ModelPackageSortBy, ModelQuality,
     ProductionVariantInstanceType, SkipModelValidation, SortOrder, TransformInstanceType,
 };
-use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage, PackageSummary};
+use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::{ModelRegistry, Page, PageRequest};
 
@@ -104,7 +104,7 @@ impl ModelRegistry for SageMaker {
         arn.ok_or_else(|| AwsError::Unknown("CreateModelPackage returned no ARN".to_owned()))
     }
 
-    async fn list(&self, page: &PageRequest) -> Result<Page<PackageSummary>, AwsError> {
+    async fn list(&self, page: &PageRequest) -> Result<Page<String>, AwsError> {
         let output = self
             .client
             .list_model_packages()
@@ -120,12 +120,7 @@ impl ModelRegistry for SageMaker {
         let items = output.model_package_summary_list().iter();
         Ok(Page {
             items: items
-                .filter_map(|one| {
-                    Some(PackageSummary {
-                        arn: one.model_package_arn()?.to_owned(),
-                        created_at: one.creation_time().and_then(convert::moment),
-                    })
-                })
+                .filter_map(|one| one.model_package_arn().map(str::to_owned))
                 .collect(),
             next: output.next_token().map(str::to_owned),
         })

@@ -1,4 +1,7 @@
-//! Counts as real numbers, for ratios and rates, and back.
+//! Counts as real numbers, for ratios and rates, and back; and the unit that memory is counted in.
+
+/// Bytes of a gibibyte.
+pub const GIB: f64 = 1_073_741_824.0;
 
 /// Exact below 2^53, which seconds, steps and tokens are far below.
 #[expect(

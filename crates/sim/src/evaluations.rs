@@ -20,9 +20,10 @@ const STATUSES: [(&str, &str); 2] = [
     ),
 ];
 /// The profiler's rules that have a report.
-const REPORTS: [&str; 8] = [
+const REPORTS: [&str; 9] = [
     "BatchSize",
     "CPUBottleneck",
+    "Dataloader",
     "GPUMemoryIncrease",
     "IOBottleneck",
     "LoadBalancing",

@@ -9,8 +9,10 @@ use crate::catalog::serving::Serving;
 use crate::catalog::{self, InstanceType};
 use crate::doctor::ImageUri;
 use crate::embedded::pattern;
+use crate::number::GIB;
 use crate::registry::provenance::{PREFIX, VALUE_MAX, is_allowed};
 use crate::registry::{Approval, ModelPackageRequest};
+use crate::spec::{Precision, WorkloadSpec};
 
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +50,16 @@ impl Flaws {
             });
         }
     }
+}
+
+/// Weights of the whole model as it is served: in 32 bits if it was trained so, in 16 otherwise. Adapters
+/// are served with the model that they belong to.
+pub fn weights_gib(workload: &WorkloadSpec) -> f64 {
+    let bytes = match workload.precision {
+        Precision::Fp32 => 4.0,
+        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2.0,
+    };
+    workload.model.parameters() * bytes / GIB
 }
 
 /// What a request is held against.

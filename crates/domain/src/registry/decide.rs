@@ -1,9 +1,9 @@
 //! What is done about a model package next. A lost answer is never a refusal: the package may exist, and is
 //! looked for by its marker before it is created again.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::registry::{Approval, RegistryState};
+use crate::registry::{Approval, ObservedPackage, RegistryState};
 use crate::sagemaker::error::AwsError;
 
 /// What is stored of a package that is due.
@@ -12,9 +12,13 @@ pub struct PackageFacts {
     pub state: RegistryState,
     /// Tries so far, with this one; the first cannot have been made by anybody else.
     pub tries: u32,
+    /// As it was asked for with the registration.
+    pub asked_approval: Approval,
+    /// As SageMaker last had it.
+    pub approval: Approval,
     pub wanted_approval: Approval,
-    /// Whether SageMaker has accepted that approval; a call of an earlier try may have come after it.
-    pub is_set: bool,
+    /// When SageMaker accepted that approval; a call of an earlier try may have come after it.
+    pub set_at: Option<DateTime<Utc>>,
 }
 
 /// The next step.
@@ -38,16 +42,87 @@ pub fn decide(facts: &PackageFacts) -> PackageStep {
         RegistryState::Registered if facts.wanted_approval == Approval::Pending => {
             PackageStep::Confirm
         }
-        RegistryState::Registered if facts.is_set => PackageStep::Confirm,
+        RegistryState::Registered if facts.set_at.is_some() => PackageStep::Confirm,
         RegistryState::Registered => PackageStep::SetApproval,
         RegistryState::Failed => PackageStep::Nothing,
     }
 }
 
-/// The approval that a package has for good, if what SageMaker has is what is wanted; `None` if it must be set
-/// again.
-pub fn confirmed(wanted: Approval, observed: Approval) -> Option<Approval> {
-    (wanted == Approval::Pending || wanted == observed).then_some(observed)
+/// When an approval is looked at once more: a call that was given up has arrived by then (assumed; the
+/// service waits ten seconds for one).
+const CONFIRM_AFTER: TimeDelta = TimeDelta::minutes(2);
+
+/// What a step has led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PackageChange {
+    Registered(ObservedPackage),
+    /// SageMaker has accepted the wanted approval.
+    Set,
+    /// SageMaker has this approval.
+    Seen(Approval),
+    Failed(AfterError),
+}
+
+/// What is to be stored of a package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackageNext {
+    pub state: RegistryState,
+    /// Once it is registered; what is stored stays otherwise.
+    pub arn: Option<String>,
+    pub approval: Approval,
+    pub wanted_approval: Approval,
+    pub set_at: Option<DateTime<Utc>>,
+    /// When something is done about it next.
+    pub due_at: Option<DateTime<Utc>>,
+    pub reason: Option<String>,
+}
+
+/// What becomes of a package.
+pub fn after(facts: &PackageFacts, change: PackageChange, now: DateTime<Utc>) -> PackageNext {
+    let mut next = PackageNext {
+        state: facts.state,
+        arn: None,
+        approval: facts.approval,
+        wanted_approval: facts.wanted_approval,
+        set_at: facts.set_at,
+        due_at: None,
+        reason: None,
+    };
+    match change {
+        PackageChange::Registered(found) => {
+            next.state = RegistryState::Registered;
+            next.arn = Some(found.arn);
+            next.approval = found.approval;
+            // Somebody may have decided in the console before it was found; here, nobody has.
+            if facts.wanted_approval == facts.asked_approval {
+                next.wanted_approval = found.approval;
+            }
+            next.due_at = (found.approval != next.wanted_approval).then_some(now);
+        }
+        PackageChange::Set => {
+            next.approval = facts.wanted_approval;
+            next.set_at = Some(now);
+            next.due_at = Some(now + CONFIRM_AFTER);
+        }
+        PackageChange::Seen(observed) => {
+            next.approval = observed;
+            if facts.wanted_approval == Approval::Pending {
+                next.wanted_approval = observed;
+            } else if facts.wanted_approval != observed {
+                (next.set_at, next.due_at) = (None, Some(now));
+            }
+        }
+        PackageChange::Failed(AfterError::Again { at, why }) => {
+            (next.due_at, next.reason) = (Some(at), Some(why));
+        }
+        PackageChange::Failed(AfterError::GiveUp { why }) => {
+            next.reason = Some(why);
+            if facts.state == RegistryState::Registering {
+                next.state = RegistryState::Failed;
+            }
+        }
+    }
+    next
 }
 
 /// What follows from a call that did not succeed.
@@ -59,24 +134,42 @@ pub enum AfterError {
     GiveUp { why: String },
 }
 
-/// What follows from an error of SageMaker's or S3's. `what` names the call, and `permission` the right
-/// that it needs; where trying again may help, it is at `again_at`.
-pub fn after_error(
-    error: &AwsError,
-    what: &str,
-    permission: &str,
-    again_at: DateTime<Utc>,
-) -> AfterError {
+/// A call that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    pub error: AwsError,
+    /// Names the call.
+    pub what: &'static str,
+    /// The right that it needs.
+    pub permission: String,
+    /// Whether the package may exist all the same: then no refusal is the end.
+    pub may_exist: bool,
+}
+
+/// What follows from an error of SageMaker's or S3's; where trying again may help, it is at `again_at`.
+pub fn after_error(refused: &Refused, again_at: DateTime<Utc>) -> AfterError {
+    let Refused {
+        error,
+        what,
+        permission,
+        may_exist,
+    } = refused;
     let why = format!("{what}: {error}");
+    let why = match error {
+        AwsError::Denied(_) => {
+            format!("{why}. Allow the service {permission} (deploy/iam/control-plane.json)")
+        }
+        _ => why,
+    };
     match error {
-        AwsError::Denied(_) => AfterError::GiveUp {
-            why: format!("{why}. Allow the service {permission} (deploy/iam/control-plane.json)"),
-        },
+        _ if *may_exist => AfterError::Again { at: again_at, why },
         // Somebody else changes the same group or version.
         AwsError::Rejected { code, .. } if code != "ConflictException" => {
             AfterError::GiveUp { why }
         }
-        AwsError::NotFound(_) | AwsError::AlreadyExists(_) => AfterError::GiveUp { why },
+        AwsError::Denied(_) | AwsError::NotFound(_) | AwsError::AlreadyExists(_) => {
+            AfterError::GiveUp { why }
+        }
         AwsError::Rejected { .. }
         | AwsError::Throttled(_)
         | AwsError::LimitExceeded(_)
@@ -92,11 +185,23 @@ pub fn lacks_group(error: &AwsError) -> bool {
         AwsError::NotFound(_) => true,
         AwsError::Rejected { message, .. } => {
             let message = message.to_lowercase();
-            let is_none = message.contains("not found") || message.contains("does not exist");
+            let is_none = is_gone(error);
             let is_group = ["package group", "packagegroup", "requested resource"]
                 .iter()
                 .any(|what| message.contains(what));
             is_none && is_group
+        }
+        _ => false,
+    }
+}
+
+/// Whether a refusal says that what was asked for does not exist.
+pub fn is_gone(error: &AwsError) -> bool {
+    match error {
+        AwsError::NotFound(_) => true,
+        AwsError::Rejected { message, .. } => {
+            let message = message.to_lowercase();
+            message.contains("not found") || message.contains("does not exist")
         }
         _ => false,
     }
@@ -115,42 +220,87 @@ pub fn has_group(error: &AwsError) -> bool {
 mod tests {
     use super::*;
 
+    fn facts(state: RegistryState, tries: u32, wanted_approval: Approval) -> PackageFacts {
+        PackageFacts {
+            state,
+            tries,
+            asked_approval: Approval::Pending,
+            approval: Approval::Pending,
+            wanted_approval,
+            set_at: None,
+        }
+    }
+
+    const NOW: DateTime<Utc> = DateTime::UNIX_EPOCH;
+
     #[test]
     fn only_the_first_try_creates_without_a_look() {
-        let facts = PackageFacts {
-            state: RegistryState::Registering,
-            tries: 1,
-            wanted_approval: Approval::Approved,
-            is_set: false,
+        let step = |tries| {
+            decide(&facts(
+                RegistryState::Registering,
+                tries,
+                Approval::Approved,
+            ))
         };
-        assert_eq!(decide(&facts), PackageStep::Create);
-        let again = PackageFacts { tries: 2, ..facts };
-        assert_eq!(decide(&again), PackageStep::LookThenCreate);
+        assert_eq!(step(1), PackageStep::Create);
+        assert_eq!(step(2), PackageStep::LookThenCreate);
     }
 
     #[test]
     fn an_approval_is_set_and_then_confirmed() {
-        let facts = PackageFacts {
-            state: RegistryState::Registered,
-            tries: 2,
-            wanted_approval: Approval::Approved,
-            is_set: false,
-        };
-        assert_eq!(decide(&facts), PackageStep::SetApproval);
+        let wanted = facts(RegistryState::Registered, 2, Approval::Approved);
+        assert_eq!(decide(&wanted), PackageStep::SetApproval);
+        let set = after(&wanted, PackageChange::Set, NOW);
+        assert_eq!(set.due_at, Some(NOW + CONFIRM_AFTER));
         let set = PackageFacts {
-            is_set: true,
-            ..facts
+            set_at: set.set_at,
+            ..wanted
         };
         assert_eq!(decide(&set), PackageStep::Confirm);
-        assert_eq!(confirmed(Approval::Approved, Approval::Rejected), None);
-        // What somebody decided in the console is not taken back by who has decided nothing here.
-        let open = PackageFacts {
-            wanted_approval: Approval::Pending,
-            ..facts
-        };
+        let seen = after(&set, PackageChange::Seen(Approval::Approved), NOW);
+        assert_eq!(seen.due_at, None);
+        let other = after(&set, PackageChange::Seen(Approval::Rejected), NOW);
+        assert_eq!(
+            (other.set_at, other.due_at),
+            (None, Some(NOW)),
+            "set it again"
+        );
+    }
+
+    #[test]
+    fn what_somebody_decided_in_the_console_stands_where_nobody_decided_here() {
+        let open = facts(RegistryState::Registered, 2, Approval::Pending);
         assert_eq!(decide(&open), PackageStep::Confirm);
-        let seen = confirmed(Approval::Pending, Approval::Approved);
-        assert_eq!(seen, Some(Approval::Approved));
+        let seen = after(&open, PackageChange::Seen(Approval::Approved), NOW);
+        assert_eq!(
+            (seen.wanted_approval, seen.due_at),
+            (Approval::Approved, None)
+        );
+        let found = || {
+            PackageChange::Registered(ObservedPackage {
+                arn: "arn:aws:sagemaker:us-east-1:1:model-package/g/1".to_owned(),
+                approval: Approval::Approved,
+                metadata: std::collections::BTreeMap::new(),
+            })
+        };
+        let adopted = after(
+            &facts(RegistryState::Registering, 2, Approval::Pending),
+            found(),
+            NOW,
+        );
+        assert_eq!(
+            (adopted.wanted_approval, adopted.due_at),
+            (Approval::Approved, None)
+        );
+        let decided = after(
+            &facts(RegistryState::Registering, 2, Approval::Rejected),
+            found(),
+            NOW,
+        );
+        assert_eq!(
+            (decided.wanted_approval, decided.due_at),
+            (Approval::Rejected, Some(NOW))
+        );
     }
 
     #[test]
@@ -169,20 +319,31 @@ mod tests {
     #[test]
     fn a_lost_answer_is_tried_again_and_a_denial_names_the_right() {
         let after = |error: AwsError| {
-            after_error(
-                &error,
-                "CreateModelPackage",
-                "sagemaker:CreateModelPackage",
-                DateTime::UNIX_EPOCH,
-            )
+            let refused = Refused {
+                error,
+                what: "CreateModelPackage",
+                permission: "sagemaker:CreateModelPackage".to_owned(),
+                may_exist: false,
+            };
+            after_error(&refused, NOW)
         };
         assert!(matches!(
             after(AwsError::Unknown("500".into())),
-            AfterError::Again { at, .. } if at == DateTime::UNIX_EPOCH
+            AfterError::Again { at, .. } if at == NOW
         ));
         let AfterError::GiveUp { why } = after(AwsError::Denied("no".into())) else {
             panic!("only a person can change it");
         };
         assert!(why.contains("sagemaker:CreateModelPackage ("), "{why}");
+        let refused = Refused {
+            error: AwsError::Denied("no".into()),
+            what: "ListModelPackages",
+            permission: "sagemaker:ListModelPackages".to_owned(),
+            may_exist: true,
+        };
+        assert!(matches!(
+            after_error(&refused, NOW),
+            AfterError::Again { .. }
+        ));
     }
 }

@@ -7,7 +7,6 @@ pub mod provenance;
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 /// Metadata that says which of our rows a package belongs to.
@@ -92,13 +91,6 @@ impl ModelPackageRequest {
         let differing = fields.into_iter().filter(|(_, differs)| *differs);
         differing.map(|(name, _)| name).collect()
     }
-}
-
-/// A package as SageMaker lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PackageSummary {
-    pub arn: String,
-    pub created_at: Option<DateTime<Utc>>,
 }
 
 /// A package as SageMaker describes it.

@@ -10,7 +10,7 @@ use super::error::AwsError;
 use crate::checkpoint::StoredObject;
 use crate::doctor::questions::{Decision, Question, RoleFound};
 use crate::doctor::{Caller, EcrImage};
-use crate::registry::{Approval, ModelPackageRequest, ObservedPackage, PackageSummary};
+use crate::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::quota::Quota;
@@ -97,8 +97,8 @@ pub trait ModelRegistry: Send + Sync {
     async fn create_group(&self, group: &str) -> Result<(), AwsError>;
     /// Creates a version, and returns its ARN. The same client token counts once.
     async fn create(&self, request: &ModelPackageRequest) -> Result<String, AwsError>;
-    /// A page of a group's versions created after a moment, newest first; `NotFound` without the group.
-    async fn list(&self, page: &PageRequest) -> Result<Page<PackageSummary>, AwsError>;
+    /// A page of the ARNs of a group's versions created after a moment, newest first; `NotFound` without the group.
+    async fn list(&self, page: &PageRequest) -> Result<Page<String>, AwsError>;
     async fn describe(&self, arn: &str) -> Result<ObservedPackage, AwsError>;
     /// Approves or rejects a version, with a note why.
     async fn set_approval(

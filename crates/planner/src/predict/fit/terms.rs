@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use bakeoff_domain::embedded;
 use serde::{Deserialize, Serialize};
 
-pub(super) const GIB: f64 = 1_073_741_824.0;
+pub(super) use bakeoff_domain::number::GIB;
 
 pub(super) const LOGITS: &str = "logits";
 pub(super) const SLACK: &str = "allocator slack";
