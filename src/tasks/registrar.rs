@@ -2,7 +2,9 @@
 //! at a time. What is done next is decided by [`bakeoff_domain::registry::decide`].
 
 use bakeoff_domain::registry::ObservedPackage;
-use bakeoff_domain::registry::decide::{self, PackageChange, PackageStep, Refused, decide};
+use bakeoff_domain::registry::decide::{
+    self, AfterError, PackageChange, PackageStep, Refused, decide,
+};
 use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::TimeDelta;
 
@@ -61,19 +63,19 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 
 async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
     // In another account the model would be registered where nobody looks for it.
+    let policy = &app.settings.policy;
     let change = match super::confirm_account(app).await? {
-        Ok(()) => step(app, package).await,
-        Err(error) => Err(Refused {
-            may_exist: true,
-            ..refused("GetCallerIdentity")(error)
+        Ok(()) => step(app, package).await.unwrap_or_else(|refused| {
+            let wait = policy.backoff_after(package.tries, &package.id.to_string());
+            let again_at = app.clock.now() + wait;
+            PackageChange::Failed(decide::after_error(&refused, again_at))
+        }),
+        Err(error) => PackageChange::Failed(AfterError::Again {
+            at: app.clock.now() + policy.poll,
+            why: error.to_string(),
         }),
     };
     let now = app.clock.now();
-    let change = change.unwrap_or_else(|refused| {
-        let policy = &app.settings.policy;
-        let wait = policy.backoff_after(package.tries, &package.id.to_string());
-        PackageChange::Failed(decide::after_error(&refused, now + wait))
-    });
     if let PackageChange::Failed(failed) = &change {
         tracing::info!(package = %package.id, ?failed, "a model package is not done");
     }

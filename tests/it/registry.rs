@@ -230,10 +230,27 @@ async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     assert_eq!(shown.state, RegistryState::Registered, "{shown:?}");
     assert_eq!(packages(&test).await.len(), 1, "found by its marker");
 
+    // With another account's credentials nothing is registered, and the way out is said.
+    test.region_post("/_sim/account", &json!({"account": "999988887777"}))
+        .await;
+    test.advance(TimeDelta::minutes(1)).await;
+    let (_, package) = register(&test, &asked(&trials[1])).await;
+    work(&test).await;
+    let waiting = read(&test, &package).await;
+    let reason = waiting.reason.unwrap();
+    assert!(
+        reason.contains("start the service with credentials for 111122223333")
+            && !reason.contains("Allow"),
+        "{reason}"
+    );
+    assert_eq!(packages(&test).await.len(), 1);
+    test.region_post("/_sim/account", &json!({"account": "111122223333"}))
+        .await;
+
     // Throttled on the way: later.
     test.region_post("/_sim/faults", &json!({"throttle": 1.0}))
         .await;
-    let (_, package) = register(&test, &asked(&trials[1])).await;
+    test.advance(TimeDelta::minutes(20)).await;
     work(&test).await;
     let waiting = read(&test, &package).await;
     assert_eq!(waiting.state, RegistryState::Registering);
