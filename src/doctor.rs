@@ -13,6 +13,7 @@ use bakeoff_domain::doctor::{
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::price;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::ports::{LogRequest, MetricQuery, PageRequest, Window};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
@@ -134,7 +135,7 @@ async fn at_aws(app: &App, place: &Place, wanted: &Wanted, caller: &Caller) -> A
             let is_here = image.region == wanted.region;
             Some(aws.image_digest(&image).await).filter(|_| is_here)
         },
-        aws.training_quotas(),
+        aws.instance_quotas(),
         reads(aws, &wanted.region, installation, now),
     );
     AwsFound {
@@ -232,7 +233,7 @@ async fn reads(aws: &Aws, region: &str, installation: &str, now: DateTime<Utc>) 
         token: None,
     };
     let (job_list, logs, metrics, price_list) = tokio::join!(
-        aws.list(&page),
+        aws.list(JobKind::Training, &page),
         the_log(aws, &nobody),
         a_metric(aws, &nobody, now),
         aws.try_price_list(region),

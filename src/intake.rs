@@ -30,7 +30,7 @@ use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
 use crate::store::experiments::specs::StoredProfile;
 use crate::store::experiments::waits::Waits;
-use crate::store::money::prices::Tariffs;
+use crate::store::money::prices::{PricesOf, Tariffs};
 use crate::store::requests::Once;
 use crate::store::{Store, StoreError};
 
@@ -87,7 +87,8 @@ pub async fn load(
     spec.stopping_policy.get_or_insert_default();
     let types = types(&spec);
     let (tariffs, quotas, waits, measurements) = tokio::try_join!(
-        app.store.tariffs(project, &spec.region, &types),
+        app.store
+            .tariffs(project, PricesOf::training(&spec.region, &types)),
         app.store.quotas_of(&spec.region, &types),
         app.store.waits(project, &spec.region, &types),
         measurements(&app.store, project, &spec),
@@ -366,6 +367,23 @@ impl Prepared {
         }
     }
 
+    /// As it is written.
+    pub fn new_experiment(
+        &self,
+        project_id: ProjectId,
+        fresh_workload_id: uuid::Uuid,
+    ) -> NewExperiment<'_> {
+        NewExperiment {
+            id: self.id,
+            project_id,
+            fresh_workload_id,
+            resolved: &self.resolved,
+            findings: &self.findings,
+            full_run: self.full_run.as_ref(),
+            trials: &self.trials,
+        }
+    }
+
     /// Writes the experiment with its idempotency key, and wakes the scheduler.
     pub async fn start(
         &self,
@@ -373,15 +391,7 @@ impl Prepared {
         project: ProjectId,
         once: &Once<'_>,
     ) -> Result<(), StoreError> {
-        let new = NewExperiment {
-            id: self.id,
-            project_id: project,
-            fresh_workload_id: ids::fresh(),
-            resolved: &self.resolved,
-            findings: &self.findings,
-            full_run: self.full_run.as_ref(),
-            trials: &self.trials,
-        };
+        let new = self.new_experiment(project, ids::fresh());
         app.store
             .create_experiment(&new, once, app.clock.now())
             .await?;

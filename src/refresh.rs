@@ -9,6 +9,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Component, NewPrice, PriceStatus};
 use bakeoff_domain::money::price_list::{self, ListedRate, Skipped};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 use thiserror::Error;
 
@@ -16,6 +17,7 @@ use crate::api::prices::{PriceChange, Refreshed, SkippedProduct};
 use crate::app::App;
 use crate::ids;
 use crate::store::StoreError;
+use crate::store::money::prices::PricesOf;
 
 /// Source of listed prices.
 const SOURCE: &str = "AWS Price List API";
@@ -81,17 +83,28 @@ pub async fn refresh(
         .iter()
         .filter_map(|rate| rate.instance_type.clone())
         .collect();
-    let known = app.store.tariffs(project, region, &types).await?;
+    let of = |kind| PricesOf {
+        kind,
+        region,
+        instance_types: &types,
+    };
+    let known = app.store.tariffs(project, of(JobKind::Training)).await?;
+    let of_processing = app.store.tariffs(project, of(JobKind::Processing)).await?;
     let rows: Vec<NewPrice> = listed.iter().map(|rate| row(rate, now)).collect();
     let new = app.store.put_prices(&rows, ids::fresh, now).await?;
     let change = |row: &NewPrice| {
-        let before =
-            match &row.instance_type {
-                Some(kind) => price::in_force(&known.prices, kind, region, now)
-                    .map(|price| price.usd_per_hour),
-                None => price::rate_in_force(&known.rates, row.component, region, now)
-                    .map(|rate| rate.usd),
-            };
+        let before = match &row.instance_type {
+            Some(kind) => {
+                let prices = match row.component {
+                    Component::Processing => &of_processing.prices,
+                    _ => &known.prices,
+                };
+                price::in_force(prices, kind, region, now).map(|price| price.usd_per_hour)
+            }
+            None => {
+                price::rate_in_force(&known.rates, row.component, region, now).map(|rate| rate.usd)
+            }
+        };
         PriceChange {
             component: row.component,
             instance_type: row.instance_type.clone(),

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bakeoff_domain::diagnosis::profiler::{self, Triggered};
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::RuleEvaluation;
 
 use crate::aws::Aws;
@@ -50,7 +51,7 @@ impl Evaluated<'_> {
         if stored.iter().all(RuleEvaluation::is_final) {
             return stored;
         }
-        match aws.describe(self.job_name).await {
+        match aws.describe(JobKind::Training, self.job_name).await {
             Ok(job) if !job.rules.is_empty() => job.rules,
             Ok(_) => stored,
             Err(error) => {

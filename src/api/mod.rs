@@ -18,6 +18,7 @@ pub mod model_packages;
 pub mod money;
 pub mod operations;
 pub mod page;
+pub mod pipelines;
 pub mod plans;
 pub mod prices;
 pub mod projects;

@@ -38,6 +38,8 @@ pub struct SpendingRow {
     pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,
     pub training_usd: Usd,
+    /// Cost of processing jobs.
+    pub processing_usd: Usd,
     pub warm_pool_usd: Usd,
     pub storage_usd: Usd,
     /// Cost of orphaned jobs.

@@ -167,6 +167,8 @@ impl From<TrialPlan> for PlanView {
             expected_wait,
             forecast,
             request,
+            // Of a step, which has no plan to show.
+            processing: _,
         } = trial_plan;
         Self {
             candidate,

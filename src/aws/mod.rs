@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bakeoff_domain::doctor::EcrImage;
 use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::ports::{
     CallerReply, Identity, Images, IterationMetrics, IterationPoint, IterationQuery, JobMetrics,
     JobPage, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, PageRequest,
-    Permissions, PriceList, Products, Quotas, Series, TrainingJobs, Window,
+    Permissions, PriceList, ProcessingJobs, Products, Quotas, Series, TrainingJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
-use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::Clock;
@@ -47,6 +47,7 @@ const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
 #[derive(Clone)]
 pub struct Ports {
     pub jobs: Arc<dyn TrainingJobs>,
+    pub processing: Arc<dyn ProcessingJobs>,
     pub metrics: Arc<dyn JobMetrics>,
     pub quotas: Arc<dyn Quotas>,
     pub objects: Arc<dyn Objects>,
@@ -373,11 +374,14 @@ impl Aws {
 
     /// Creates a job. The caller has already taken a permit from the limiter, so nothing here
     /// waits.
-    pub async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
+    pub async fn create(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
         crash::point("before_create");
-        let reply = self.ports.jobs.create(request).await;
+        let reply = match request {
+            JobRequest::Training(request) => self.ports.jobs.create(request).await,
+            JobRequest::Processing(request) => self.ports.processing.create(request).await,
+        };
         crash::point("after_create");
-        let reply = self.count(Operation::CreateTrainingJob, reply, 0);
+        let reply = self.count(Operation::create(request.kind()), reply, 0);
         // In another account our role is refused, and nothing is wrong with the request.
         if matches!(reply, Err(AwsError::Rejected { .. })) {
             self.doubt_account();
@@ -388,13 +392,17 @@ impl Aws {
 
     /// Describes a job. A job that is not found does not exist: the account has been confirmed. A
     /// job of that name in another account is not ours, and says nothing about ours.
-    pub async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        self.wait_for(Operation::DescribeTrainingJob).await?;
-        let reply = self.count(
-            Operation::DescribeTrainingJob,
-            self.ports.jobs.describe(job_name).await,
-            0,
-        );
+    pub async fn describe(&self, kind: JobKind, job_name: &str) -> Result<ObservedJob, AwsError> {
+        let operation = match kind {
+            JobKind::Training => Operation::DescribeTrainingJob,
+            JobKind::Processing => Operation::DescribeProcessingJob,
+        };
+        self.wait_for(operation).await?;
+        let reply = match kind {
+            JobKind::Training => self.ports.jobs.describe(job_name).await,
+            JobKind::Processing => self.ports.processing.describe(job_name).await,
+        };
+        let reply = self.count(operation, reply, 0);
         match &reply {
             Err(AwsError::NotFound(_)) => self.confirm_account().await?,
             Ok(job) => {
@@ -411,12 +419,19 @@ impl Aws {
         reply
     }
 
-    pub async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        self.wait_for(Operation::StopTrainingJob).await?;
+    pub async fn stop(&self, kind: JobKind, job_name: &str) -> Result<(), AwsError> {
+        let operation = match kind {
+            JobKind::Training => Operation::StopTrainingJob,
+            JobKind::Processing => Operation::StopProcessingJob,
+        };
+        self.wait_for(operation).await?;
         crash::point("before_stop");
-        let reply = self.ports.jobs.stop(job_name).await;
+        let reply = match kind {
+            JobKind::Training => self.ports.jobs.stop(job_name).await,
+            JobKind::Processing => self.ports.processing.stop(job_name).await,
+        };
         crash::point("after_stop");
-        self.count(Operation::StopTrainingJob, reply, 0)
+        self.count(operation, reply, 0)
     }
 
     pub async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
@@ -427,14 +442,18 @@ impl Aws {
         self.count(Operation::UpdateTrainingJob, reply, 0)
     }
 
-    /// Lists one page of our jobs.
-    pub async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        self.wait_for(Operation::ListTrainingJobs).await?;
-        self.count(
-            Operation::ListTrainingJobs,
-            self.ports.jobs.list(page).await,
-            0,
-        )
+    /// Lists one page of our jobs of a kind.
+    pub async fn list(&self, kind: JobKind, page: &PageRequest) -> Result<JobPage, AwsError> {
+        let operation = match kind {
+            JobKind::Training => Operation::ListTrainingJobs,
+            JobKind::Processing => Operation::ListProcessingJobs,
+        };
+        self.wait_for(operation).await?;
+        let reply = match kind {
+            JobKind::Training => self.ports.jobs.list(page).await,
+            JobKind::Processing => self.ports.processing.list(page).await,
+        };
+        self.count(operation, reply, 0)
     }
 
     pub async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError> {
@@ -471,10 +490,14 @@ impl Aws {
         )
     }
 
-    /// All products in SageMaker's price list for a region that may concern training.
+    /// All products in SageMaker's price list for a region that may concern our jobs.
     pub async fn list_prices(&self, region: &str) -> Result<Vec<String>, AwsError> {
         let mut products = Vec::new();
-        for kind in [Products::TrainingInstances, Products::Volumes] {
+        for kind in [
+            Products::TrainingInstances,
+            Products::ProcessingInstances,
+            Products::Volumes,
+        ] {
             let ask = |token| self.ports.prices.products(region, kind, token);
             products.extend(
                 self.pages(Operation::GetProducts, LIST_PAGES_MAX, ask)
@@ -484,9 +507,9 @@ impl Aws {
         Ok(products)
     }
 
-    pub async fn training_quotas(&self) -> Result<Vec<Quota>, AwsError> {
+    pub async fn instance_quotas(&self) -> Result<Vec<Quota>, AwsError> {
         self.pages(Operation::ListServiceQuotas, LIST_PAGES_MAX, |token| {
-            self.ports.quotas.training(token)
+            self.ports.quotas.instances(token)
         })
         .await
     }

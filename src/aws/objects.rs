@@ -41,6 +41,20 @@ impl Aws {
             .await
     }
 
+    /// The objects that a job would read from an address: one, or all whose addresses begin with it.
+    pub async fn list_input(
+        &self,
+        s3_uri: &str,
+        pulse: &Pulse,
+    ) -> Result<Vec<StoredObject>, AwsError> {
+        let ask = |token| {
+            pulse.beat();
+            self.ports.objects.list_prefix(s3_uri, token)
+        };
+        self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
+            .await
+    }
+
     /// Deletes objects below a prefix, at most 1,000.
     pub async fn delete_objects(&self, s3_uri: &str, keys: &[String]) -> Result<(), AwsError> {
         self.wait_for(Operation::DeleteObjects).await?;

@@ -1,5 +1,6 @@
 //! The AWS operations in use: their names and starting rates. [`super::Aws`] calls them.
 
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::limiter::Limiter;
 
 /// An operation with its own limiter and tally.
@@ -35,10 +36,22 @@ pub enum Operation {
     ListModelPackages,
     DescribeModelPackage,
     UpdateModelPackage,
+    CreateProcessingJob,
+    DescribeProcessingJob,
+    StopProcessingJob,
+    ListProcessingJobs,
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 30] = [
+    /// What creates a job of a kind.
+    pub fn create(kind: JobKind) -> Self {
+        match kind {
+            JobKind::Training => Self::CreateTrainingJob,
+            JobKind::Processing => Self::CreateProcessingJob,
+        }
+    }
+
+    pub(super) const ALL: [Self; 34] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -69,6 +82,10 @@ impl Operation {
         Self::ListModelPackages,
         Self::DescribeModelPackage,
         Self::UpdateModelPackage,
+        Self::CreateProcessingJob,
+        Self::DescribeProcessingJob,
+        Self::StopProcessingJob,
+        Self::ListProcessingJobs,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -103,6 +120,10 @@ impl Operation {
             Self::ListModelPackages => "ListModelPackages",
             Self::DescribeModelPackage => "DescribeModelPackage",
             Self::UpdateModelPackage => "UpdateModelPackage",
+            Self::CreateProcessingJob => "CreateProcessingJob",
+            Self::DescribeProcessingJob => "DescribeProcessingJob",
+            Self::StopProcessingJob => "StopProcessingJob",
+            Self::ListProcessingJobs => "ListProcessingJobs",
         }
     }
 
@@ -111,12 +132,16 @@ impl Operation {
     /// CreateTrainingJob is throttled with five concurrent callers.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
-            Self::ListTrainingJobs => Limiter::at_most(start),
+            Self::ListTrainingJobs | Self::ListProcessingJobs => Limiter::at_most(start),
             Self::GetMetricData => Limiter::at_most(40.0 * start),
             Self::DescribeLogStreams => Limiter::at_most(10.0 * start),
             Self::GetLogEvents => Limiter::at_most(8.0 * start),
             Self::CreateTrainingJob => Limiter::learning(start),
+            // 1/s, not adjustable (Amazon SageMaker endpoints and quotas).
+            Self::CreateProcessingJob => Limiter::at_most(0.8 * start),
             Self::DescribeTrainingJob
+            | Self::DescribeProcessingJob
+            | Self::StopProcessingJob
             | Self::StopTrainingJob
             | Self::UpdateTrainingJob
             | Self::ListTags

@@ -20,6 +20,7 @@ pub(super) async fn connect(region: &str, timeout: Duration) -> Ports {
 fn ports(region: bakeoff_aws::Region) -> Ports {
     Ports {
         jobs: Arc::new(region.jobs),
+        processing: Arc::new(region.processing),
         metrics: Arc::new(region.metrics),
         quotas: Arc::new(region.quotas),
         objects: Arc::new(region.objects),

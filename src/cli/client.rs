@@ -7,7 +7,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
 
+use crate::api::page::Page;
 use crate::clock::real_sleep;
 use crate::http::Problem;
 
@@ -60,6 +62,22 @@ impl Client {
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         self.send(Method::GET, path, None, None).await
+    }
+
+    /// The items of all pages; `path` ends with `?` or `&`.
+    pub(super) async fn all<T: DeserializeOwned + ToSchema>(
+        &self,
+        path: &str,
+    ) -> anyhow::Result<Vec<T>> {
+        let (mut items, mut token) = (Vec::new(), String::new());
+        loop {
+            let page: Page<T> = self.get(&format!("{path}page_size=500{token}")).await?;
+            items.extend(page.items);
+            let Some(next) = page.next_page_token else {
+                return Ok(items);
+            };
+            token = format!("&page_token={next}");
+        }
     }
 
     /// Safe to repeat: the idempotency key makes it count once.

@@ -10,6 +10,7 @@ mod keys;
 mod lint;
 mod logs;
 mod models;
+mod pipelines;
 mod plan;
 mod report;
 mod run;
@@ -49,7 +50,7 @@ enum Command {
     Lint(lint::LintOptions),
     /// Show what experiments would do and cost, offline.
     Plan(plan::PlanOptions),
-    /// Submit experiments over HTTP and follow them.
+    /// Submit experiments or a pipeline over HTTP and follow them.
     Run(run::RunOptions),
     /// Show the full run of an experiment's answer, and start it.
     Buy(buy::BuyOptions),
@@ -57,6 +58,8 @@ enum Command {
     Logs(logs::LogsOptions),
     /// Register models in SageMaker's Model Registry, and approve them.
     Models(models::ModelsOptions),
+    /// List, show, follow, cancel and resume pipelines.
+    Pipelines(pipelines::PipelinesOptions),
     /// Show how good the predictions of earlier experiments were.
     Calibration(calibration::CalibrationOptions),
     /// Exit with 0 if the service is ready.
@@ -87,6 +90,7 @@ impl Cli {
             Command::Buy(options) => return buy::run(options).await,
             Command::Logs(options) => logs::run(options).await?,
             Command::Models(options) => models::run(options).await?,
+            Command::Pipelines(options) => return pipelines::run(options).await,
             Command::Calibration(options) => calibration::run(options).await?,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
         }

@@ -7,13 +7,10 @@ use bakeoff_domain::ids::{ExperimentId, ModelPackageId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use clap::{Args, Subcommand};
-use serde::de::DeserializeOwned;
-use utoipa::ToSchema;
 
 use super::client::{Client, Target};
 use super::report;
 use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
-use crate::api::page::Page;
 use crate::api::trials::TrialView;
 use crate::clock::{Stopwatch, real_sleep};
 
@@ -148,7 +145,7 @@ async fn trial(client: &Client, text: &str) -> anyhow::Result<TrialId> {
         .parse()
         .ok()
         .context("name a trial (trl_…) or an experiment (exp_…)")?;
-    let trials: Vec<TrialView> = all(client, &format!("/v1/experiments/{id}/trials?")).await?;
+    let trials: Vec<TrialView> = client.all(&format!("/v1/experiments/{id}/trials?")).await?;
     let completed: Vec<&TrialView> = trials
         .iter()
         .filter(|trial| trial.state == TrialState::Completed)
@@ -236,8 +233,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
     let query: Vec<(&str, &String)> = options.group.iter().map(|group| ("group", group)).collect();
     let query = serde_html_form::to_string(query)?;
-    let found: Vec<ModelPackageView> =
-        all(&client, &format!("/v1/model-packages?{query}&")).await?;
+    let found: Vec<ModelPackageView> = client.all(&format!("/v1/model-packages?{query}&")).await?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(());
@@ -266,22 +262,6 @@ fn approval(one: &ModelPackageView) -> String {
     }
     let (has, wanted) = (one.approval.as_str(), one.wanted_approval.as_str());
     format!("{has} ({wanted} is wanted)")
-}
-
-/// The items of all pages; `path` ends with `?` or `&`.
-async fn all<T: DeserializeOwned + ToSchema>(
-    client: &Client,
-    path: &str,
-) -> anyhow::Result<Vec<T>> {
-    let (mut items, mut token) = (Vec::new(), String::new());
-    loop {
-        let page: Page<T> = client.get(&format!("{path}page_size=500{token}")).await?;
-        items.extend(page.items);
-        let Some(next) = page.next_page_token else {
-            return Ok(items);
-        };
-        token = format!("&page_token={next}");
-    }
 }
 
 async fn approve(options: ApproveOptions, approval: Approval) -> anyhow::Result<()> {

@@ -12,10 +12,12 @@ use bakeoff_planner::preview::{CandidatePreview, Preview};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
-use super::run::Ended;
+use serde::Serialize;
+
 use crate::api::calibration::Calibration;
-use crate::api::comparison::ComparisonRow;
+use crate::api::comparison::{Comparison, ComparisonRow};
 use crate::api::decisions::RankedView;
+use crate::api::decisions::RecommendationView;
 use crate::api::experiments::CreatedExperiment;
 use crate::api::findings::FindingView;
 use crate::api::full_runs::FullRunPreview;
@@ -25,6 +27,13 @@ fn purchase(option: PurchaseOption) -> &'static str {
         PurchaseOption::OnDemand => "on demand",
         PurchaseOption::Spot => "spot",
     }
+}
+
+/// The final tables of an experiment.
+#[derive(Debug, Serialize)]
+pub(super) struct Ended {
+    pub(super) comparison: Comparison,
+    pub(super) recommendation: RecommendationView,
 }
 
 /// An empty table with these headers.

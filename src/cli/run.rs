@@ -1,21 +1,20 @@
 //! `bakeoff run FILE… --watch`: submits experiments, follows them with progress bars and live cost,
-//! and finally prints their tables.
+//! and finally prints their tables. A file that is a pipeline is handed to [`super::pipelines`].
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use super::client::{Client, Target};
-use super::report;
+use super::pipelines;
+use super::report::{self, Ended};
 use crate::api::comparison::{Comparison, ComparisonRow};
-use crate::api::decisions::RecommendationView;
 use crate::api::experiments::CreatedExperiment;
 use crate::clock::real_sleep;
 use crate::ids;
@@ -25,7 +24,7 @@ const BAR_LENGTH: u64 = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct RunOptions {
-    /// Experiments, as JSON.
+    /// Experiments, or one pipeline, as JSON.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -38,24 +37,33 @@ pub(super) struct RunOptions {
     json: bool,
 }
 
-/// The final tables of an experiment.
-#[derive(Debug, Serialize)]
-pub(super) struct Ended {
-    pub(super) comparison: Comparison,
-    pub(super) recommendation: RecommendationView,
-}
-
 pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
-    let mut created = Vec::new();
+    let follows = options.watch || options.json;
+    let mut bodies = Vec::new();
     for file in &options.files {
-        let experiment = submit(&client, file).await?;
+        let body = std::fs::read(file).with_context(|| file.display().to_string())?;
+        bodies.push((file, body));
+    }
+    let pipelines = bodies
+        .iter()
+        .filter(|(_, body)| pipelines::is_pipeline(body));
+    match (pipelines.collect::<Vec<_>>().as_slice(), bodies.len()) {
+        ([], _) => {}
+        ([(file, body)], 1) => {
+            return pipelines::submit(&client, file, body, follows, options.json).await;
+        }
+        _ => bail!("a pipeline is run alone: give one file, or experiments only"),
+    }
+    let mut created = Vec::new();
+    for (file, body) in &bodies {
+        let experiment = submit(&client, file, body).await?;
         if !options.json {
             report::created(&experiment);
         }
         created.push(experiment.id);
     }
-    if !(options.watch || options.json) {
+    if !follows {
         return Ok(ExitCode::SUCCESS);
     }
     to_the_end(&client, &created, options.json).await
@@ -97,11 +105,10 @@ pub(super) async fn to_the_end(
     })
 }
 
-async fn submit(client: &Client, file: &Path) -> anyhow::Result<CreatedExperiment> {
-    let body = std::fs::read(file).with_context(|| file.display().to_string())?;
+async fn submit(client: &Client, file: &Path, body: &[u8]) -> anyhow::Result<CreatedExperiment> {
     let key = ids::fresh().to_string();
     client
-        .post_once("/v1/experiments", &body, &key)
+        .post_once("/v1/experiments", body, &key)
         .await
         .with_context(|| file.display().to_string())
 }

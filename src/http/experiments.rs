@@ -98,13 +98,33 @@ impl<'a> Keyed<'a> {
         app: &App,
         caller: Caller,
     ) -> Result<Option<Response>, Problem> {
+        self.earlier_at(app, caller, "/v1/experiments").await
+    }
+
+    /// The same, of what is created below another path.
+    pub(super) async fn earlier_at(
+        &self,
+        app: &App,
+        caller: Caller,
+        path: &str,
+    ) -> Result<Option<Response>, Problem> {
         let Some(key) = self.key else {
             return Ok(None);
         };
         let stored = app.store.stored_reply(caller.project, key).await?;
         stored
-            .map(|reply| replay(reply, &self.fingerprint))
+            .map(|reply| replay(reply, &self.fingerprint, path))
             .transpose()
+    }
+
+    /// The key with the reply to remember for it.
+    pub(super) fn once<'b>(&'b self, reply: &'b serde_json::Value) -> Once<'b> {
+        self.key.map_or(Once::No, |key| Once::Key {
+            key,
+            fingerprint: &self.fingerprint,
+            status: 201,
+            body: reply,
+        })
     }
 }
 
@@ -116,14 +136,9 @@ pub(super) async fn start(
     keyed: &Keyed<'_>,
 ) -> Result<Response, Problem> {
     let reply = to_json(&prepared.view())?;
-    let once = keyed.key.map_or(Once::No, |key| Once::Key {
-        key,
-        fingerprint: &keyed.fingerprint,
-        status: 201,
-        body: &reply,
-    });
+    let once = keyed.once(&reply);
     match prepared.start(app, caller.project, &once).await {
-        Ok(()) => Ok(created(reply)),
+        Ok(()) => Ok(created(reply, "/v1/experiments")),
         // A concurrent equal request was first: return its answer.
         Err(StoreError::Conflict { constraint }) => {
             let earlier = keyed.earlier(app, caller).await?;
@@ -149,9 +164,9 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     })
 }
 
-fn created(body: serde_json::Value) -> Response {
+fn created(body: serde_json::Value, path: &str) -> Response {
     let location = format!(
-        "/v1/experiments/{}",
+        "{path}/{}",
         body.get("id")
             .and_then(serde_json::Value::as_str)
             .unwrap_or_default()
@@ -164,11 +179,11 @@ fn created(body: serde_json::Value) -> Response {
         .into_response()
 }
 
-fn replay(reply: StoredReply, fingerprint: &[u8]) -> Result<Response, Problem> {
+fn replay(reply: StoredReply, fingerprint: &[u8], path: &str) -> Result<Response, Problem> {
     if reply.fingerprint != fingerprint {
         return Err(Problem::key_reused());
     }
-    let mut response = created(reply.body);
+    let mut response = created(reply.body, path);
     response.headers_mut().insert(
         "idempotent-replayed",
         header::HeaderValue::from_static("true"),

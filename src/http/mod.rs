@@ -22,6 +22,7 @@ mod logs;
 mod model_packages;
 mod ops;
 mod page;
+mod pipelines;
 mod plans;
 mod problem;
 mod projects;
@@ -64,6 +65,7 @@ use crate::app::App;
     tags(
         (name = "experiments", description = "Start, follow, compare, decide"),
         (name = "plans", description = "Before a dollar is spent: plans and the linter"),
+        (name = "pipelines", description = "Data preparation, comparison, full run, evaluation and registration as steps"),
         (name = "trials", description = "One candidate of an experiment"),
         (name = "runs", description = "Training that SageMaker never saw"),
         (name = "metrics", description = "Measured series: sent in, and read back"),
@@ -128,6 +130,10 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::prune))
         .routes(routes!(checkpoints::copy))
+        .routes(routes!(pipelines::create, pipelines::list))
+        .routes(routes!(pipelines::get))
+        .routes(routes!(pipelines::cancel))
+        .routes(routes!(pipelines::resume))
         .routes(routes!(model_packages::register, model_packages::list))
         .routes(routes!(model_packages::get, model_packages::approve))
 }

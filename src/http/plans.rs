@@ -21,6 +21,7 @@ use crate::api::findings::{LintView, RuleView};
 use crate::api::page::Page;
 use crate::api::plans::PreviewView;
 use crate::app::App;
+use crate::store::money::prices::PricesOf;
 use crate::{document, intake};
 
 /// Plan an experiment
@@ -81,7 +82,8 @@ pub(super) async fn lint(
         .iter()
         .map(|kind| kind.instance_type.clone())
         .collect();
-    let tariffs = app.store.tariffs(caller.project, &region, &types).await?;
+    let of = PricesOf::training(&region, &types);
+    let tariffs = app.store.tariffs(caller.project, of).await?;
     let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
     let view = aside(move || linted(&json, &params, &prices)).await?;
     heavy::json(view.ok_or_else(kind_is_unclear)?).await

@@ -65,6 +65,7 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("experiment_id", Kind::Text),
     ("trial_id", Kind::Text),
     ("training_usd", Kind::Real),
+    ("processing_usd", Kind::Real),
     ("warm_pool_usd", Kind::Real),
     ("storage_usd", Kind::Real),
     ("orphaned_jobs_usd", Kind::Real),
@@ -183,6 +184,7 @@ impl SpendingRow {
         self.total_usd += usd;
         match component {
             EntryComponent::Training => self.training_usd += usd,
+            EntryComponent::Processing => self.processing_usd += usd,
             EntryComponent::WarmPool => self.warm_pool_usd += usd,
             EntryComponent::Storage => self.storage_usd += usd,
             EntryComponent::OrphanedJob => self.orphaned_jobs_usd += usd,

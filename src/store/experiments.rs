@@ -7,6 +7,7 @@ pub mod measured;
 pub mod race;
 pub mod runs;
 pub mod specs;
+pub mod steps;
 pub mod trials;
 pub mod waits;
 
@@ -111,6 +112,15 @@ pub(super) fn read_resolved(text: &str, id: Uuid) -> Result<ResolvedExperiment, 
     ResolvedExperiment::of(spec).ok_or_else(|| StoreError::corrupt("experiments", id, "spec"))
 }
 
+/// An experiment that can be concluded.
+#[derive(Debug, Clone, Copy)]
+pub struct Concludable {
+    pub project: ProjectId,
+    pub id: ExperimentId,
+    /// The work of a pipeline's step: it has no answer.
+    pub is_step: bool,
+}
+
 /// Filter for lists of experiments.
 #[derive(Debug, Clone, Default)]
 pub struct ExperimentFilter {
@@ -152,8 +162,15 @@ pub(crate) async fn insert(
     )
     .execute(&mut *tx)
     .await?;
+    let of = TrialOf {
+        project: new.project_id,
+        experiment: new.id,
+        region: &spec.region,
+        priority: spec.priority,
+        deadline: spec.deadline(now),
+    };
     for (ordinal, (id, plan)) in (0i32..).zip(new.trials) {
-        insert_trial(tx, new, *id, ordinal, plan, now).await?;
+        insert_trial(tx, of, *id, ordinal, plan, now).await?;
     }
     let refused = new.trials.iter().filter(|(_, plan)| plan.refused).count();
     let skipped = new.trials.iter().filter(|(_, plan)| plan.skipped.is_some());
@@ -184,28 +201,37 @@ fn refusal(plan: &TrialPlan) -> String {
         .join("; ")
 }
 
-async fn insert_trial(
+/// What a trial has of its experiment.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct TrialOf<'a> {
+    pub(in crate::store) project: ProjectId,
+    pub(in crate::store) experiment: ExperimentId,
+    pub(in crate::store) region: &'a str,
+    pub(in crate::store) priority: i32,
+    pub(in crate::store) deadline: DateTime<Utc>,
+}
+
+pub(in crate::store) async fn insert_trial(
     tx: &mut PgConnection,
-    new: &NewExperiment<'_>,
+    of: TrialOf<'_>,
     id: TrialId,
     ordinal: i32,
     plan: &TrialPlan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let columns = PlanColumns::of(plan)?;
-    let spec = new.resolved.spec();
     sqlx::query!(
         r#"INSERT INTO trials (id, project_id, experiment_id, ordinal, candidate, instance_type, instance_count,
                                purchase_option, plan, worst_case_training_usd, worst_case_metrics_usd, price_id, state,
                                reason, due_at, created_at, ended_at, priority, pool_key, give_up_at, region,
                                is_price_estimated, volume_gb, keep_alive_seconds, checkpoint_s3_uri,
                                checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max,
-                               released_at, checkpoint_trial_id)
+                               released_at, checkpoint_trial_id, job_kind)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $29, $15, $16, $17, $18, $19, $20, $21, $22,
-                   $23, $24, $25, $26, $27, $28, $30, $31)"#,
+                   $23, $24, $25, $26, $27, $28, $30, $31, $32)"#,
         id.0,
-        new.project_id.0,
-        new.id.0,
+        of.project.0,
+        of.experiment.0,
         ordinal,
         plan.candidate,
         plan.instance_type,
@@ -230,10 +256,10 @@ async fn insert_trial(
         },
         now,
         (!plan.starts()).then_some(now),
-        spec.priority,
+        of.priority,
         plan.request.as_ref().and_then(pool::match_key),
-        spec.deadline(now),
-        spec.region,
+        of.deadline,
+        of.region,
         columns.is_price_estimated,
         columns.volume_gb,
         columns.keep_alive_seconds,
@@ -243,9 +269,10 @@ async fn insert_trial(
         columns.metrics,
         columns.billed_seconds_max,
         // Should nobody judge the race any more, it starts then.
-        if plan.held.is_some() { spec.deadline(now) } else { now },
+        if plan.held.is_some() { of.deadline } else { now },
         plan.held.is_none().then_some(now),
         plan.request.as_ref().and_then(|request| Some(request.checkpoint_trial?.0)),
+        columns.job_kind,
     )
     .execute(tx)
     .await?;
@@ -271,9 +298,9 @@ impl Store {
     ) -> Result<Vec<Experiment>, StoreError> {
         sqlx::query_as!(
             Row,
-            r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+            r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
                       budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
-               FROM experiments WHERE id = ANY($2) AND project_id = $1 ORDER BY id"#,
+               FROM experiments WHERE id = ANY($2) AND project_id = $1 AND kind = 'comparison' ORDER BY id"#,
             project.0,
             ids,
         )
@@ -299,10 +326,10 @@ impl Store {
         let rows = if newest_first {
             sqlx::query_as!(
                 Row,
-                r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+                r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
                           budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
                    FROM experiments
-                   WHERE project_id = $1 AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+                   WHERE project_id = $1 AND kind = 'comparison' AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
                      AND ($2::text[] IS NULL OR state = ANY($2))
                      AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
                      AND ($4::timestamptz IS NULL OR created_at > $4)
@@ -321,10 +348,10 @@ impl Store {
         } else {
             sqlx::query_as!(
                 Row,
-                r#"SELECT id, project_id, name, workload_id, spec::text AS "spec!", findings::text AS "findings!", state,
+                r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
                           budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
                    FROM experiments
-                   WHERE project_id = $1 AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
+                   WHERE project_id = $1 AND kind = 'comparison' AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
                      AND ($2::text[] IS NULL OR state = ANY($2))
                      AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
                      AND ($4::timestamptz IS NULL OR created_at > $4)
@@ -384,9 +411,9 @@ impl Store {
         after: Option<ExperimentId>,
         limit: i64,
         now: DateTime<Utc>,
-    ) -> Result<Vec<(ProjectId, ExperimentId)>, StoreError> {
+    ) -> Result<Vec<Concludable>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT e.project_id, e.id FROM experiments e
+            r#"SELECT e.project_id, e.id, e.kind = 'step' AS "is_step!" FROM experiments e
                WHERE e.state IN ('running', 'cancelling')
                  AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
                                  AND (t.state IN ('queued', 'submitting', 'running', 'stopping')
@@ -406,7 +433,11 @@ impl Store {
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| (ProjectId(row.project_id), ExperimentId(row.id)))
+            .map(|row| Concludable {
+                project: ProjectId(row.project_id),
+                id: ExperimentId(row.id),
+                is_step: row.is_step,
+            })
             .collect())
     }
 
@@ -443,6 +474,7 @@ impl Store {
         let Some(state) = state else { return Ok(false) };
         let state = ExperimentState::parse(&state)
             .ok_or_else(|| StoreError::corrupt("experiments", id, "state"))?;
+        steps::wake_pipeline(&mut tx, id, now).await?;
         let subject = EventSubject {
             project,
             experiment: id,

@@ -14,6 +14,7 @@ pub mod keys;
 pub mod leases;
 pub mod model_packages;
 pub mod money;
+pub mod pipelines;
 pub mod requests;
 mod schema;
 pub mod series;

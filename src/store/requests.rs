@@ -153,37 +153,45 @@ async fn remember(
     once: &Once<'_>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    match once {
-        Once::No => {}
-        Once::Key {
+    remember_key(tx, new.project_id, once).await?;
+    if let Once::Delivery { template, delivery } = once {
+        sqlx::query!(
+            r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at)
+               VALUES ($1, $2, $3, $4)"#,
+            template.0,
+            delivery,
+            new.id.0,
+            now,
+        )
+        .execute(tx)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Stores the reply to a request with an idempotency key, in the transaction of its effect.
+pub(in crate::store) async fn remember_key(
+    tx: &mut PgConnection,
+    project: ProjectId,
+    once: &Once<'_>,
+) -> Result<(), StoreError> {
+    if let Once::Key {
+        key,
+        fingerprint,
+        status,
+        body,
+    } = once
+    {
+        sqlx::query!(
+            "INSERT INTO idempotency_keys (project_id, key, fingerprint, status, body) VALUES ($1, $2, $3, $4, $5)",
+            project.0,
             key,
             fingerprint,
             status,
             body,
-        } => {
-            sqlx::query!(
-                "INSERT INTO idempotency_keys (project_id, key, fingerprint, status, body) VALUES ($1, $2, $3, $4, $5)",
-                new.project_id.0,
-                key,
-                fingerprint,
-                status,
-                body,
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-        Once::Delivery { template, delivery } => {
-            sqlx::query!(
-                r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at)
-                   VALUES ($1, $2, $3, $4)"#,
-                template.0,
-                delivery,
-                new.id.0,
-                now,
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
+        )
+        .execute(tx)
+        .await?;
     }
     Ok(())
 }

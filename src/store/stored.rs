@@ -16,6 +16,7 @@ use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::registry::ModelPackageRequest;
 use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, RuleEvaluation, Transition};
+use bakeoff_domain::spec::pipeline::PipelineSpec;
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
 use bakeoff_planner::plan::TrialPlan;
@@ -71,6 +72,10 @@ impl Document for Diagnosis {
 }
 impl Document for ModelPackageRequest {
     /// Model packages came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for PipelineSpec {
+    /// Pipelines came when documents had versions.
     const VERSION: u32 = 1;
 }
 impl Document for Vec<LogLine> {}
@@ -235,6 +240,7 @@ mod tests {
         holds::<Pace>("pace");
         holds::<Diagnosis>("diagnosis");
         holds::<ModelPackageRequest>("model_package");
+        holds::<PipelineSpec>("pipeline");
         holds::<Vec<LogLine>>("log_lines");
         holds::<Vec<RuleEvaluation>>("rules");
     }

@@ -1,11 +1,10 @@
 //! The finalizer: stores the recommendation of an experiment whose trials are over and whose
 //! metrics are read, and ends it.
 
-use bakeoff_domain::ids::{ExperimentId, ProjectId};
-
 use crate::app::App;
 use crate::read;
 use crate::store::StoreError;
+use crate::store::experiments::Concludable;
 
 /// Experiments read per page.
 const PAGE: usize = 20;
@@ -19,24 +18,33 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
             .store
             .experiments_to_conclude(after, limit, app.clock.now())
             .await?;
-        for (project, id) in &page {
+        for one in &page {
             app.pulse.beat();
             // An experiment that cannot be read must not hold up the others.
-            match conclude(app, *project, *id).await {
+            match conclude(app, *one).await {
                 Ok(is_done) => concluded += usize::from(is_done),
                 Err(error) => {
-                    tracing::error!(%error, experiment = %id, "concluding an experiment failed");
+                    tracing::error!(%error, experiment = %one.id, "concluding an experiment failed");
                 }
             }
         }
-        after = page.last().map(|(_, id)| *id);
+        after = page.last().map(|one| one.id);
         if page.len() < PAGE {
             return Ok(concluded);
         }
     }
 }
 
-async fn conclude(app: &App, project: ProjectId, id: ExperimentId) -> Result<bool, StoreError> {
+async fn conclude(app: &App, one: Concludable) -> Result<bool, StoreError> {
+    let Concludable {
+        project,
+        id,
+        is_step,
+    } = one;
+    if is_step {
+        let now = app.clock.now();
+        return app.store.conclude_step(project, id, now).await;
+    }
     let Some(experiment) = app.store.experiment(project, id).await? else {
         return Ok(false);
     };

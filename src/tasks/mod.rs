@@ -4,6 +4,7 @@
 pub mod call_stats;
 pub mod checkpoints;
 pub mod compactor;
+pub mod conductor;
 pub mod fence;
 pub mod finalizer;
 pub mod ingester;
@@ -92,6 +93,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("post_mortem", TimeDelta::seconds(20), |app| {
         async move { post_mortem::tick(&app).await }.boxed()
+    });
+    start("conductor", TimeDelta::seconds(10), |app| {
+        async move { conductor::tick(&app).await }.boxed()
     });
     start("registrar", TimeDelta::seconds(10), |app| {
         async move { registrar::tick(&app).await }.boxed()

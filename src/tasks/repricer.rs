@@ -90,11 +90,10 @@ async fn apply(
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let (project, id) = (dependent.project_id, dependent.experiment_id);
-    let Some(experiment) = app.store.experiment(project, id).await? else {
-        return Ok(false);
-    };
+    // A step's work has no answer, only a bill.
+    let experiment = app.store.experiment(project, id).await?;
     let mut decided = None;
-    if experiment.ended_at.is_some()
+    if let Some(experiment) = experiment.filter(|experiment| experiment.ended_at.is_some())
         && let Some(before) = app.store.recommendation(id).await?
     {
         let after = read::decide_again(&app.store, &experiment, now).await?;

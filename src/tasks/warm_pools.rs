@@ -3,6 +3,7 @@
 
 use bakeoff_domain::lifecycle::pool::{self, PoolDecision, PoolFacts, PoolSeen};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Billing;
 
 use crate::app::App;
@@ -30,7 +31,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn look(app: &App, job_name: &str) -> PoolSeen {
-    match app.place.aws.describe(job_name).await {
+    match app.place.aws.describe(JobKind::Training, job_name).await {
         Ok(job) => job.warm_pool.map_or(PoolSeen::NoPool, PoolSeen::Pool),
         Err(AwsError::NotFound(_)) => PoolSeen::Absent,
         Err(_) => PoolSeen::NoAnswer,

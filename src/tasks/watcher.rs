@@ -1,5 +1,5 @@
-//! The watcher: in each region, one replica lists all our jobs page by page, at half of ListTrainingJobs' request
-//! quota, and makes trials due whose job has changed. It also stops and bills orphaned jobs, ends
+//! The watcher: in each region, one replica lists all our jobs page by page, kind by kind, at half of ListTrainingJobs'
+//! request quota, and makes trials due whose job has changed. It also stops and bills orphaned jobs, ends
 //! orphaned pools, and reads the account's quotas.
 //!
 //! Each listing starts at least as far back as the last complete one, so a job without a row is
@@ -12,10 +12,11 @@
 
 mod orphans;
 
-use bakeoff_domain::lifecycle::watch::{self, Listing};
+use bakeoff_domain::lifecycle::watch::{self, Listing, Unaccounted};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::JobSummary;
-use bakeoff_domain::sagemaker::ports::PageRequest;
+use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 
@@ -59,10 +60,18 @@ pub struct Memory {
 #[derive(Debug)]
 struct Sweep {
     began_at: DateTime<Utc>,
-    /// Token of its next page; `None` at the start.
-    token: Option<String>,
+    /// Its next page; `None` at the start.
+    place: Option<ListPlace>,
     /// Whether all jobs on the pages so far are accounted for.
     is_accounted: bool,
+}
+
+/// A page of the listing of all jobs, kind by kind.
+#[derive(Debug, Clone)]
+struct ListPlace {
+    kind: JobKind,
+    /// `None` for the kind's first page.
+    token: Option<String>,
 }
 
 /// Whether something is due. A time further ahead than one interval was set before the clock
@@ -104,6 +113,10 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
                     app,
                     term,
                     now,
+                    watches_processing: app
+                        .store
+                        .watches_processing(&term.region, now - IN_DOUBT)
+                        .await?,
                     is_account_confirmed: confirmed.is_ok(),
                 };
                 round.list_and_sweep(memory).await?
@@ -126,7 +139,7 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
 
 /// Returns false if the quotas could not be read and should be requested again soon.
 async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    match app.place.aws.training_quotas().await {
+    match app.place.aws.instance_quotas().await {
         Ok(quotas) => app.store.put_quotas(term, &quotas, now).await,
         Err(error) => {
             tracing::info!(%error, "reading Service Quotas failed; jobs are created until AWS refuses them");
@@ -140,8 +153,10 @@ async fn read_quotas(app: &App, term: &Term, now: DateTime<Utc>) -> Result<bool,
 struct Read {
     jobs: Vec<JobSummary>,
     pages: u32,
-    /// Token of the next page; `None` at the end.
-    next: Option<String>,
+    /// The most pages of one kind: each kind has a request quota of its own.
+    pages_of_a_kind: u32,
+    /// The next page; `None` at the end.
+    next: Option<ListPlace>,
     /// All pages were read, and they belong to our account: a missing job does not exist.
     is_complete: bool,
     /// The listing was interrupted, and must be repeated.
@@ -160,7 +175,7 @@ struct Listed {
 impl From<&Read> for Listed {
     fn from(read: &Read) -> Self {
         Self {
-            pages: read.pages,
+            pages: read.pages_of_a_kind,
             is_cut_off: read.is_cut_off || read.is_stale,
         }
     }
@@ -173,24 +188,38 @@ struct Round<'a> {
     now: DateTime<Utc>,
     /// False if STS gave no answer. Listed jobs are ours by name; missing jobs prove nothing.
     is_account_confirmed: bool,
+    /// Whether there are processing jobs to watch.
+    watches_processing: bool,
+}
+
+impl ListPlace {
+    /// What comes after this page, given its token for the next one of its kind.
+    fn next(&self, token: Option<String>, kinds: &[JobKind]) -> Option<Self> {
+        let kind = match token {
+            Some(_) => self.kind,
+            None => kinds.iter().copied().find(|kind| *kind > self.kind)?,
+        };
+        Some(Self { kind, token })
+    }
 }
 
 impl Round<'_> {
-    /// Reads at most `pages_max` pages of our jobs created since a given time: from the first page,
-    /// or from the page of a token.
+    /// Reads at most `pages_max` pages of our jobs of some kinds, created since a given time: from the
+    /// first page, or from a later one.
     async fn read(
         &self,
         since: DateTime<Utc>,
-        token: Option<String>,
+        from: Option<ListPlace>,
+        kinds: &[JobKind],
         pages_max: u32,
     ) -> Result<Read, StoreError> {
         let app = self.app;
-        let mut request = PageRequest {
-            fragment: format!("bakeoff-{}-", app.settings.installation),
-            created_after: since,
-            token,
-        };
+        let mut at = from.unwrap_or(ListPlace {
+            kind: JobKind::Training,
+            token: None,
+        });
         let mut read = Read::default();
+        let mut of_this_kind = 0;
         while read.pages < pages_max {
             // A long listing outlives a lease: a replica that lost it stops here.
             if !self.is_current().await? {
@@ -198,22 +227,39 @@ impl Round<'_> {
                 break;
             }
             app.pulse.beat();
-            match app.place.aws.list(&request).await {
+            let request = PageRequest {
+                fragment: format!("bakeoff-{}-", app.settings.installation),
+                created_after: since,
+                token: at.token.clone(),
+            };
+            let mut reply = app.place.aws.list(at.kind, &request).await;
+            if self.is_needless(at.kind, &reply) {
+                reply = Ok(JobPage::default());
+            }
+            match reply {
                 Ok(page) => {
                     crash::point("mid_listing");
                     read.pages += 1;
+                    of_this_kind += 1;
+                    read.pages_of_a_kind = read.pages_of_a_kind.max(of_this_kind);
                     read.jobs.extend(page.jobs);
-                    request.token.clone_from(&page.next);
-                    read.next = page.next;
                     // Filters apply after a page is cut, so an empty page is not the end: only a
                     // missing token is.
-                    if read.next.is_none() {
+                    read.next = at.next(page.next, kinds);
+                    let Some(next) = read.next.clone() else {
                         read.is_complete = self.is_account_confirmed;
                         break;
-                    }
+                    };
+                    of_this_kind = if next.kind == at.kind {
+                        of_this_kind
+                    } else {
+                        0
+                    };
+                    at = next;
                 }
                 Err(AwsError::Denied(why)) => {
-                    tracing::error!(why, "ListTrainingJobs denied; checking all running jobs");
+                    let kind = at.kind.as_str();
+                    tracing::error!(why, kind, "listing jobs denied; checking all running jobs");
                     app.store
                         .look_at_all_running(&self.term.region, self.now)
                         .await?;
@@ -237,6 +283,17 @@ impl Round<'_> {
         Ok(read)
     }
 
+    /// Whether a refused listing does not matter: an account that may not list processing jobs, in a
+    /// database that has none to watch, runs none.
+    fn is_needless(&self, kind: JobKind, reply: &Result<JobPage, AwsError>) -> bool {
+        let is_denied = matches!(reply, Err(AwsError::Denied(_)));
+        let is_needless = is_denied && kind != JobKind::Training && !self.watches_processing;
+        if is_needless {
+            tracing::warn!("ListProcessingJobs denied; no job of this database needs it");
+        }
+        is_needless
+    }
+
     async fn is_current(&self) -> Result<bool, StoreError> {
         let term = self.app.place.watcher.still(&self.app.store).await?;
         Ok(term.as_ref() == Some(self.term))
@@ -257,7 +314,12 @@ impl Round<'_> {
             .unwrap_or(now)
             .min(now)
             - MARGIN;
-        let read = self.read(since, None, PAGES_MAX).await?;
+        let kinds: &[JobKind] = if self.watches_processing {
+            JobKind::ALL
+        } else {
+            &[JobKind::Training]
+        };
+        let read = self.read(since, None, kinds, PAGES_MAX).await?;
         if read.is_stale {
             return Ok(Listed::from(&read));
         }
@@ -303,16 +365,15 @@ impl Round<'_> {
         let (app, now) = (self.app, self.now);
         let Some(Sweep {
             began_at,
-            token,
+            place,
             is_accounted: was_accounted,
         }) = self.take_sweep(memory).await?
         else {
             return Ok(Listed::default());
         };
-        let is_from_the_start = token.is_none();
-        let read = self
-            .read(began_at - SWEEP_REACH - MARGIN, token, SWEEP_PAGES)
-            .await?;
+        let is_from_the_start = place.is_none();
+        let since = began_at - SWEEP_REACH - MARGIN;
+        let read = self.read(since, place, JobKind::ALL, SWEEP_PAGES).await?;
         if read.is_stale {
             return Ok(Listed::from(&read));
         }
@@ -329,7 +390,7 @@ impl Round<'_> {
         if read.next.is_some() {
             memory.sweeping = Some(Sweep {
                 began_at,
-                token: read.next,
+                place: read.next,
                 is_accounted,
             });
         } else if is_accounted && read.is_complete {
@@ -355,7 +416,7 @@ impl Round<'_> {
         let begins = is_asked || is_due(memory.sweep, SWEEP_EVERY, self.now);
         Ok(begins.then_some(Sweep {
             began_at: self.now,
-            token: None,
+            place: None,
             is_accounted: true,
         }))
     }
@@ -376,14 +437,18 @@ impl Round<'_> {
             return Ok(false);
         }
         let mut is_accounted = true;
-        for name in app
+        for Unaccounted {
+            kind,
+            job_name: name,
+            ..
+        } in app
             .store
-            .without_living_attempt(&notices.unaccounted)
+            .without_living_attempt(notices.unaccounted)
             .await?
         {
             app.pulse.beat();
             // A failed write for one job must not hold up the others.
-            is_accounted &= orphans::adopt(app, &name, now)
+            is_accounted &= orphans::adopt(app, kind, &name, now)
                 .await
                 .unwrap_or_else(|error| {
                     tracing::warn!(%error, job = name, "adopting an orphaned job failed; retrying");

@@ -12,6 +12,7 @@ use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::tasks::{compactor, ingester, scheduler, warm_pools, watcher};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -246,7 +247,7 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     assert!(
         test.app
             .store
-            .record_orphan(REGION, &job, now)
+            .record_orphan(REGION, JobKind::Training, &job, now)
             .await
             .unwrap()
     );

@@ -11,6 +11,7 @@ use bakeoff_domain::ids::{JobId, PriceId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::{self, Tariff};
+use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_planner::render::request;
 use chrono::TimeDelta;
@@ -55,7 +56,7 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
     };
     let prices = [price.clone(), risen];
     let worst = worst_case::worst_case(
-        &request,
+        JobRequest::Training(&request),
         0,
         Tariff {
             prices: &prices,

@@ -41,6 +41,7 @@ mod logs;
 mod metrics;
 mod metrics_sources;
 mod operations;
+mod pipelines;
 mod places;
 mod plans;
 mod preview;

@@ -7,7 +7,7 @@ use bakeoff::app::{App, Place, Settings};
 use bakeoff::aws::Aws;
 use bakeoff::tasks::{call_stats, scheduler};
 use bakeoff_domain::lifecycle::queue::QuotaPool;
-use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::sagemaker::quota::Usage;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -129,7 +129,7 @@ async fn a_quota_that_is_full_in_one_region_holds_back_no_other(pool: PgPool) {
     );
     let p5 = QuotaPool {
         instance_type: "ml.p5.48xlarge".to_owned(),
-        option: PurchaseOption::OnDemand,
+        usage: Usage::OnDemand,
     };
     let now = east.app.clock.now();
     let until = now + TimeDelta::days(1);

@@ -41,6 +41,7 @@ use sqlx::{ConnectOptions, PgPool};
 pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
     let region = bakeoff_aws::connect_to(api, s3, REGION).await;
     Ports {
+        processing: Arc::new(region.processing),
         jobs: Arc::new(region.jobs),
         metrics: Arc::new(region.metrics),
         quotas: Arc::new(region.quotas),
@@ -140,6 +141,12 @@ impl Region {
     }
 
     /// An object in a bucket of the region.
+    /// Deletes what lies at an `s3://bucket/prefix`.
+    pub(crate) fn delete_folder(&self, uri: &str) {
+        let path = uri.trim_start_matches("s3://");
+        std::fs::remove_dir_all(self.folder.join(path)).expect("a folder");
+    }
+
     pub(crate) fn put_object(&self, bucket: &str, key: &str) {
         self.write_object(bucket, key, "x");
     }

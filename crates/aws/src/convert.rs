@@ -12,6 +12,7 @@ use aws_sdk_sagemaker::types::{
     TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{
     Actual, FinalMetric, JobStatus, JobSummary, ObservedJob, RuleEvaluation, Transition, WarmPool,
     WarmPoolStatus,
@@ -30,7 +31,7 @@ pub(crate) fn sdk_moment(at: DateTime<Utc>) -> SdkDateTime {
     SdkDateTime::from_secs_and_nanos(at.timestamp(), at.timestamp_subsec_nanos())
 }
 
-fn int(value: u32) -> i32 {
+pub(crate) fn int(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
@@ -222,6 +223,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             .filter(|uri| !uri.is_empty())
             .map(str::to_owned),
         rules: rules(output),
+        exit_message: None,
     }
 }
 
@@ -326,6 +328,7 @@ fn actual(output: &DescribeTrainingJobOutput) -> Actual {
 /// Converts one entry of ListTrainingJobs.
 pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
     Some(JobSummary {
+        kind: JobKind::Training,
         job_name: entry.training_job_name()?.to_owned(),
         status: entry
             .training_job_status()

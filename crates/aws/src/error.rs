@@ -6,7 +6,11 @@ use bakeoff_domain::sagemaker::error::AwsError;
 
 /// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this
 /// text (aws/aws-sdk#165; boto3#2808).
-const NOT_FOUND_TEXT: &str = "Requested resource not found";
+/// What SageMaker says of a job of each kind that it does not have, with the code of every other refusal.
+const NOT_FOUND_TEXTS: [&str; 2] = [
+    "Requested resource not found",
+    "Could not find requested job",
+];
 
 /// Definite refusals by SageMaker and CloudWatch themselves: nothing happened, and a retry will not
 /// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
@@ -81,7 +85,9 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         "ResourceInUse" => AwsError::AlreadyExists(message),
         "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
         "ResourceNotFound" | "ResourceNotFoundException" => AwsError::NotFound(message),
-        "ValidationException" if message.contains(NOT_FOUND_TEXT) => AwsError::NotFound(message),
+        "ValidationException" if NOT_FOUND_TEXTS.iter().any(|text| message.contains(text)) => {
+            AwsError::NotFound(message)
+        }
         definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
         _ => AwsError::Unknown(format!("{code}: {message}")),
     }

@@ -12,6 +12,7 @@ mod iam;
 mod iterations;
 mod logs;
 mod pricing;
+mod processing;
 mod quotas;
 mod registry;
 mod s3;
@@ -46,6 +47,7 @@ pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Region {
     pub jobs: SageMaker,
+    pub processing: SageMaker,
     pub metrics: CloudWatch,
     pub quotas: ServiceQuotas,
     pub objects: S3,
@@ -97,6 +99,7 @@ fn ports(config: &SdkConfig) -> Region {
     let sagemaker = SageMaker::new(config);
     Region {
         jobs: sagemaker.clone(),
+        processing: sagemaker.clone(),
         metrics: CloudWatch::new(config),
         quotas: ServiceQuotas::new(config),
         objects: S3::new(config),

@@ -42,23 +42,25 @@ impl PriceList for Pricing {
         kind: Products,
         token: Option<String>,
     ) -> Result<Page<String>, AwsError> {
-        let instances = [
-            ("regionCode", region),
-            ("productFamily", "ML Instance"),
-            ("platoinstancetype", "Training"),
-        ];
-        let volumes = [("regionCode", region), ("operation", "CreateVolume-Gp2")];
-        let filters: &[(&str, &str)] = match kind {
-            Products::TrainingInstances => &instances,
-            Products::Volumes => &volumes,
+        let instances = |component| {
+            vec![
+                ("regionCode", region),
+                ("productFamily", "ML Instance"),
+                ("platoinstancetype", component),
+            ]
+        };
+        let filters = match kind {
+            Products::TrainingInstances => instances("Training"),
+            Products::ProcessingInstances => instances("Processing"),
+            Products::Volumes => vec![("regionCode", region), ("operation", "CreateVolume-Gp2")],
         };
         let filters: Vec<Filter> = filters
-            .iter()
+            .into_iter()
             .filter_map(|(field, value)| {
                 Filter::builder()
                     .r#type(FilterType::TermMatch)
-                    .field(*field)
-                    .value(*value)
+                    .field(field)
+                    .value(value)
                     .build()
                     .ok()
             })

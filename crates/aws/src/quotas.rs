@@ -28,7 +28,7 @@ impl ServiceQuotas {
 
 #[async_trait]
 impl Quotas for ServiceQuotas {
-    async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError> {
+    async fn instances(&self, token: Option<String>) -> Result<Page<Quota>, AwsError> {
         let call = self
             .client
             .list_service_quotas()

@@ -66,16 +66,15 @@ fn copy_source(s3_uri: &str) -> String {
     format!("{bucket}/{}", utf8_percent_encode(key, KEY))
 }
 
-#[async_trait]
-impl Objects for S3 {
-    async fn list(
+impl S3 {
+    /// A page of the objects whose keys begin with a prefix, with what follows it.
+    async fn page(
         &self,
-        s3_uri: &str,
+        bucket: &str,
+        prefix: &str,
         token: Option<String>,
     ) -> Result<Page<StoredObject>, AwsError> {
-        let (bucket, prefix) = split(s3_uri);
-        let prefix = format!("{}/", prefix.trim_end_matches('/'));
-        let call = self.client.list_objects_v2().bucket(bucket).prefix(&prefix);
+        let call = self.client.list_objects_v2().bucket(bucket).prefix(prefix);
         let page = call
             .set_continuation_token(token)
             .send()
@@ -83,7 +82,7 @@ impl Objects for S3 {
             .map_err(classify)?;
         let objects = page.contents().iter().filter_map(|object| {
             Some(StoredObject {
-                key: object.key()?.strip_prefix(&prefix)?.to_owned(),
+                key: object.key()?.strip_prefix(prefix)?.to_owned(),
                 bytes: object
                     .size()
                     .and_then(|size| u64::try_from(size).ok())
@@ -95,6 +94,28 @@ impl Objects for S3 {
             items: objects.collect(),
             next: page.next_continuation_token().map(str::to_owned),
         })
+    }
+}
+
+#[async_trait]
+impl Objects for S3 {
+    async fn list(
+        &self,
+        s3_uri: &str,
+        token: Option<String>,
+    ) -> Result<Page<StoredObject>, AwsError> {
+        let (bucket, prefix) = split(s3_uri);
+        let prefix = format!("{}/", prefix.trim_end_matches('/'));
+        self.page(bucket, &prefix, token).await
+    }
+
+    async fn list_prefix(
+        &self,
+        s3_uri: &str,
+        token: Option<String>,
+    ) -> Result<Page<StoredObject>, AwsError> {
+        let (bucket, prefix) = split(s3_uri);
+        self.page(bucket, prefix, token).await
     }
 
     async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError> {

@@ -14,7 +14,7 @@ use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use crate::convert;
 use crate::error::classify;
 
-const PAGE_SIZE: i32 = 100;
+pub(crate) const PAGE_SIZE: i32 = 100;
 
 /// SageMaker in one region.
 #[derive(Debug, Clone)]

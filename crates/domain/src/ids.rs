@@ -86,6 +86,8 @@ typed_id!(/// A job: one thing that AWS runs for us. An attempt of a trial has t
     JobId, "job");
 typed_id!(/// A version of a model in SageMaker's Model Registry.
     ModelPackageId, "mpk");
+typed_id!(/// A pipeline.
+    PipelineId, "pip");
 typed_id!(/// An API key (not its secret).
     ApiKeyId, "key");
 typed_id!(/// A stored experiment template that CI may start.

@@ -20,6 +20,7 @@ pub mod lifecycle;
 pub mod measure;
 pub mod money;
 pub mod number;
+pub mod pipeline;
 pub mod ranking;
 pub mod registry;
 pub mod sagemaker;

@@ -15,6 +15,8 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
+use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec,
@@ -72,6 +74,9 @@ pub struct TrialPlan {
     pub forecast: Option<Forecast>,
     /// The request without name, marker and checkpoint folder: each attempt adds its own.
     pub request: Option<TrainingJobRequest>,
+    /// The same of a processing job; one of the two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processing: Option<ProcessingJobRequest>,
 }
 
 impl TrialPlan {
@@ -102,6 +107,7 @@ impl TrialPlan {
             expected_wait: None,
             forecast: None,
             request: None,
+            processing: None,
         }
     }
 
@@ -133,6 +139,28 @@ impl TrialPlan {
 }
 
 impl TrialPlan {
+    /// A processing job as the only trial of its step.
+    pub fn of_processing(
+        step: &str,
+        request: ProcessingJobRequest,
+        price: Price,
+        worst_case: WorstCase,
+    ) -> Self {
+        let (kind, count) = (request.instance_type.clone(), request.instance_count);
+        Self {
+            price: Some(price),
+            worst_case: Some(worst_case),
+            processing: Some(request),
+            ..Self::empty(step.to_owned(), kind, count, PurchaseOption::OnDemand)
+        }
+    }
+
+    /// What its attempts send.
+    pub fn job(&self) -> Option<JobRequest<'_>> {
+        let training = self.request.as_ref().map(JobRequest::Training);
+        training.or_else(|| self.processing.as_ref().map(JobRequest::Processing))
+    }
+
     /// Whether the trial is to be started.
     pub fn starts(&self) -> bool {
         !self.refused && self.skipped.is_none()
@@ -339,7 +367,8 @@ pub fn send_as_measured(
     };
     plan.worst_case = plan.price.as_ref().map(|price| {
         let transfer = transfer_seconds(workload);
-        worst_case(&sent, transfer, tariff, price, metrics_interval, now)
+        let sent = JobRequest::Training(&sent);
+        worst_case(sent, transfer, tariff, price, metrics_interval, now)
     });
     plan.request = Some(sent);
 }
@@ -465,10 +494,10 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
     });
     let request = request::template(spec, sent, bare.purchase_option, steps);
     let transfer = transfer_seconds(workload);
-    let worst_case = bare
-        .price
-        .as_ref()
-        .map(|price| worst_case(&request, transfer, tariff, price, metrics_interval, now));
+    let worst_case = bare.price.as_ref().map(|price| {
+        let sent = JobRequest::Training(&request);
+        worst_case(sent, transfer, tariff, price, metrics_interval, now)
+    });
     TrialPlan {
         steps,
         fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),

@@ -51,6 +51,26 @@ fn write_models(region: &Region, now: DateTime<Utc>) {
     }
 }
 
+/// Writes the outputs of processing jobs that have completed.
+fn write_outputs(region: &Region, now: DateTime<Utc>) {
+    let due: Vec<(Vec<String>, DateTime<Utc>)> = region.with(|world| {
+        let jobs = world.processing.iter_mut().filter(|job| !job.has_written);
+        let due = jobs.filter_map(|job| {
+            let outputs = job.outputs(now);
+            job.has_written = !outputs.is_empty();
+            job.has_written.then(|| (outputs, job.ended_at()))
+        });
+        due.collect()
+    });
+    for (uris, at) in due {
+        for path in uris.iter().filter_map(|uri| region.object_path(uri)) {
+            if let Err(error) = write_file(&path, "{\"text\": \"of the region\"}\n", at) {
+                tracing::warn!(%error, "an output could not be written");
+            }
+        }
+    }
+}
+
 /// Writes what the profiler has found of jobs that have ended.
 fn write_reports(region: &Region, now: DateTime<Utc>) {
     let due: Vec<Reports> = region.with(|world| {
@@ -77,6 +97,7 @@ fn write_reports(region: &Region, now: DateTime<Utc>) {
 pub(crate) fn write_due(region: &Region) {
     let now = region.now();
     write_models(region, now);
+    write_outputs(region, now);
     write_reports(region, now);
     let due = region.with(|world| {
         let resumes = world.resumes;

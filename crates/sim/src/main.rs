@@ -27,6 +27,7 @@ mod objects;
 mod physics;
 mod pools;
 mod price_list;
+mod processing;
 mod quotas;
 mod record;
 mod refusal;

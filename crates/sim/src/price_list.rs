@@ -2,6 +2,7 @@
 //! products of other components, free products, locations of other regions, and attributes that
 //! read N/A.
 
+use bakeoff_domain::catalog::processing;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
@@ -63,10 +64,15 @@ fn products(card: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
         let usd = rate.micro_usd;
         for (component, usage, usd) in [
             ("Training", "Train", usd),
+            ("Processing", "Processing", usd),
             ("Hosting", "Host", usd),
             ("SpotTraining", "TrainSpot", 0),
             ("Training", "Train-Free", 0),
         ] {
+            let is_offered = component != "Processing" || processing::types().contains(kind);
+            if !is_offered {
+                continue;
+            }
             let attributes = json!({
                 "servicecode": "AmazonSageMaker", "instanceName": kind, "instanceType": format!("{kind}-{component}"),
                 "component": component, "platoinstancetype": component, "regionCode": REGION, "operation": "RunInstance",

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 /// SageMaker's quota on ListTrainingJobs, calls per second.
 const LIST_PER_SECOND: f64 = 2.0;
+/// The quota on CreateProcessingJob, which is not adjustable.
+const CREATE_PROCESSING_PER_SECOND: f64 = 1.0;
 /// How many calls a token bucket holds.
 const BURST: f64 = 5.0;
 
@@ -30,7 +32,7 @@ impl InstanceQuotas {
             .unwrap_or(self.usual)
     }
 
-    /// ListServiceQuotas: three quotas per type, and one that is about something else.
+    /// ListServiceQuotas: four quotas per type, and one that is about something else.
     pub(crate) fn list(&self, body: &Value) -> Value {
         let mut all = Vec::new();
         for instance in catalog::all() {
@@ -42,6 +44,7 @@ impl InstanceQuotas {
                 format!("{kind} for training warm pool usage"),
                 self.pool.min(of),
             ));
+            all.push((format!("{kind} for processing job usage"), of));
             all.push((format!("{kind} for endpoint usage"), 2));
         }
         let size = body["MaxResults"]
@@ -104,7 +107,8 @@ impl Calls {
 /// The quota of an operation, calls per second; `None` where none is known.
 pub(crate) fn per_second(operation: &str, create: Option<f64>) -> Option<f64> {
     match operation {
-        "ListTrainingJobs" => Some(LIST_PER_SECOND),
+        "ListTrainingJobs" | "ListProcessingJobs" => Some(LIST_PER_SECOND),
+        "CreateProcessingJob" => create.map(|rate| rate.min(CREATE_PROCESSING_PER_SECOND)),
         "CreateTrainingJob" => create,
         _ => None,
     }

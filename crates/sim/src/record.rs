@@ -19,6 +19,11 @@ impl World {
             .jobs
             .iter()
             .map(|job| self.record_of(job, now))
+            .chain(
+                self.processing
+                    .iter()
+                    .map(|job| job.record(&self.rates, now)),
+            )
             .collect();
         let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
             self.calls
@@ -57,6 +62,7 @@ impl World {
                 .sum()
         };
         json!({
+            "kind": "training",
             "name": job.name,
             "account": job.account,
             "attempt": job.request["Environment"]["BAKEOFF_ATTEMPT_ID"],

@@ -40,7 +40,7 @@ pub(crate) fn check_create(
 /// A role can only be passed by credentials of its own account. The text is that of other services;
 /// SageMaker's code for it is assumed. Whoever uses the region as it starts brings roles of any
 /// account.
-fn role(world: &World, body: &Value) -> Result<(), Refusal> {
+pub(crate) fn role(world: &World, body: &Value) -> Result<(), Refusal> {
     let role = body["RoleArn"].as_str().unwrap_or_default();
     let is_own = role.split(':').nth(4) == Some(world.account.as_str());
     if world.account == ACCOUNT || is_own {
@@ -180,17 +180,28 @@ fn inputs(region: &Region, name: &str, body: &Value) -> Result<(), Refusal> {
     for uri in
         channels.filter_map(|channel| channel["DataSource"]["S3DataSource"]["S3Uri"].as_str())
     {
-        if !region.has_object(uri) {
-            let bucket = uri
-                .trim_start_matches("s3://")
-                .split('/')
-                .next()
-                .unwrap_or_default();
-            let role = body["RoleArn"].as_str().unwrap_or("");
-            return Err(invalid(format!(
-                "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region ({name}), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."
-            )));
-        }
+        has_input(region, name, body, uri)?;
     }
     Ok(())
+}
+
+/// Refuses an input of which there is nothing in S3.
+pub(crate) fn has_input(
+    region: &Region,
+    name: &str,
+    body: &Value,
+    uri: &str,
+) -> Result<(), Refusal> {
+    if region.has_object(uri) {
+        return Ok(());
+    }
+    let bucket = uri
+        .trim_start_matches("s3://")
+        .split('/')
+        .next()
+        .unwrap_or_default();
+    let role = body["RoleArn"].as_str().unwrap_or("");
+    Err(invalid(format!(
+        "No S3 objects found under S3 URL \"{uri}\" given in input data source. Please ensure that the bucket exists in the selected region ({name}), that objects exist under that S3 prefix, and that the role \"{role}\" has \"s3:ListBucket\" permissions on bucket \"{bucket}\"."
+    )))
 }

@@ -96,6 +96,12 @@ impl Setup {
 
     /// Whether SageMaker may do with the role and the image of a request what it must, in its order.
     pub(crate) fn check_create(&self, body: &Value, region: &str) -> Result<(), Refusal> {
+        let image = body["AlgorithmSpecification"]["TrainingImage"].as_str();
+        self.check_job(body, image.unwrap_or_default(), region)
+    }
+
+    /// The same of a job of any kind.
+    pub(crate) fn check_job(&self, body: &Value, image: &str, region: &str) -> Result<(), Refusal> {
         let role = body["RoleArn"].as_str().unwrap_or_default();
         if self.denies("iam:PassRole") {
             return Err(denied(
@@ -117,9 +123,6 @@ impl Setup {
             )));
         }
         if self.no_image {
-            let image = body["AlgorithmSpecification"]["TrainingImage"]
-                .as_str()
-                .unwrap_or_default();
             return Err(invalid(format!(
                 "Cannot find requested image: {image}. Please check if your ECR image exists and that the role has proper pull permissions for SageMaker."
             )));

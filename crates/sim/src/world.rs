@@ -19,6 +19,7 @@ use crate::job::{EarlyBill, Job, Written};
 use crate::lively::{Allocation, Lively};
 use crate::physics::{self, Script, Training};
 use crate::pools::PoolEnd;
+use crate::processing::{Drawn, Fate, ProcessingJob};
 use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::registry::Registry;
 use crate::request;
@@ -68,6 +69,7 @@ pub(crate) struct World {
     /// Confirmed SNS subscriptions.
     pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
+    pub(crate) processing: Vec<ProcessingJob>,
     pub(crate) registry: Registry,
     /// By account and name: a job of the same name in another account is a different job.
     by_name: BTreeMap<(String, String), usize>,
@@ -103,6 +105,7 @@ impl World {
             subscriptions: 0,
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
+            processing: Vec::new(),
             registry: Registry::default(),
             by_name: BTreeMap::new(),
             alike: BTreeMap::new(),
@@ -238,6 +241,57 @@ impl World {
     pub(crate) fn delete(&mut self, name: &str) {
         self.by_name
             .remove(&(self.account.clone(), name.to_owned()));
+    }
+
+    pub(crate) fn processing_job(&self, name: &str) -> Option<&ProcessingJob> {
+        let own = |job: &&ProcessingJob| job.account == self.account && job.name == name;
+        self.processing.iter().find(own)
+    }
+
+    pub(crate) fn processing_job_mut(&mut self, name: &str) -> Option<&mut ProcessingJob> {
+        let own = |job: &&mut ProcessingJob| job.account == self.account && job.name == name;
+        self.processing.iter_mut().find(own)
+    }
+
+    /// Forgets a processing job, which frees its name; what it cost stays in the record.
+    pub(crate) fn delete_processing(&mut self, account: &str, name: &str) {
+        for job in &mut self.processing {
+            if job.account == account && job.name == name {
+                job.account = format!("{account} (deleted)");
+            }
+        }
+    }
+
+    /// Creates a processing job whose request has passed the rules, and returns its ARN.
+    pub(crate) fn create_processing(
+        &mut self,
+        request: Value,
+        now: DateTime<Utc>,
+    ) -> Option<String> {
+        let name = request["ProcessingJobName"].as_str()?;
+        let kind = request["ProcessingResources"]["ClusterConfig"]["InstanceType"].as_str()?;
+        let instance = catalog::find(kind)?;
+        let what = strings(&request["AppSpecification"]);
+        let seed = self.seed_for(instance, false, &what);
+        let fate = match self.failure(instance, false, seed) {
+            None => Fate::Completes,
+            Some(Failure::Capacity) => Fate::LacksCapacity,
+            Some(Failure::Internal) => Fate::Fails,
+            Some(Failure::Script(_)) => Fate::Raises,
+        };
+        let is_lagging = self.happens(self.faults.lag, "lag");
+        let drawn = Drawn {
+            seed,
+            fate,
+            launch_seconds: self.launch_seconds,
+            describe_lag: self.lag(is_lagging),
+            list_lag: self.lag(is_lagging),
+        };
+        let (region, account) = (&self.region, self.account.clone());
+        let arn = format!("arn:aws:sagemaker:{region}:{account}:processing-job/{name}");
+        let job = ProcessingJob::new(request, arn.clone(), account, drawn, now)?;
+        self.processing.push(job);
+        Some(arn)
     }
 
     /// Creates a job whose request has passed the rules, and draws its life.

@@ -143,9 +143,9 @@ async fn unpark(
     // that they are read again.
     sqlx::query!(
         r#"UPDATE quotas q SET is_doubted = true, held_until = NULL
-           FROM (SELECT DISTINCT region, instance_type, purchase_option FROM trials
+           FROM (SELECT DISTINCT region, instance_type, usage_of(job_kind, purchase_option) AS usage FROM trials
                  WHERE experiment_id = $1 AND state = 'queued') quota_pool
-           WHERE q.region = quota_pool.region AND q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.purchase_option"#,
+           WHERE q.region = quota_pool.region AND q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.usage"#,
         id.0,
     )
     .execute(tx)

@@ -18,6 +18,8 @@ use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::cost;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::quota::Usage;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -37,6 +39,8 @@ pub struct Claimed {
     pub experiment_id: ExperimentId,
     pub lease_token: i64,
     pub state: TrialState,
+    /// What its attempts are to SageMaker.
+    pub kind: JobKind,
     pub stop_requested: bool,
     /// Empty when a person cancelled it.
     pub stop_reason: Option<String>,
@@ -65,6 +69,13 @@ pub struct Claimed {
     pub attempt: Option<Attempt>,
 }
 
+impl Claimed {
+    /// The quota that its attempts count against.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.kind, self.purchase_option)
+    }
+}
+
 /// A row returned by a claim.
 pub(in crate::store) struct ClaimedRow {
     pub(in crate::store) id: Uuid,
@@ -72,6 +83,7 @@ pub(in crate::store) struct ClaimedRow {
     pub(in crate::store) experiment_id: Uuid,
     pub(in crate::store) lease_token: i64,
     pub(in crate::store) state: String,
+    pub(in crate::store) job_kind: String,
     pub(in crate::store) stop_requested_at: Option<DateTime<Utc>>,
     pub(in crate::store) stop_reason: Option<String>,
     pub(in crate::store) candidate: String,
@@ -99,8 +111,8 @@ impl ClaimedRow {
         let corrupt = |column| StoreError::corrupt("trials", self.id, column);
         let count = |value: i32, column| error::count(value, "trials", self.id, column);
         let plan = stored::read::<TrialPlan>(self.plan, "trials", self.id, "plan");
-        let limit = plan.as_ref().ok().and_then(|plan| plan.request.as_ref());
-        let limit = limit.map_or(u32::MAX, |request| request.max_runtime_seconds);
+        let limit = plan.as_ref().ok().and_then(TrialPlan::job);
+        let limit = limit.map_or(u32::MAX, JobRequest::max_runtime_seconds);
         let longest = self.billed_seconds_max.map(u64::try_from);
         let interval = self
             .checkpoint_interval_seconds
@@ -111,6 +123,7 @@ impl ClaimedRow {
             experiment_id: ExperimentId(self.experiment_id),
             lease_token: self.lease_token,
             state: TrialState::parse(&self.state).ok_or_else(|| corrupt("state"))?,
+            kind: JobKind::parse(&self.job_kind).ok_or_else(|| corrupt("job_kind"))?,
             stop_requested: self.stop_requested_at.is_some(),
             stop_reason: self.stop_reason,
             candidate: self.candidate,
@@ -261,7 +274,7 @@ impl Store {
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
                FROM due WHERE t.id = due.id
-               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.stop_requested_at, t.stop_reason,
+               RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.job_kind, t.stop_requested_at, t.stop_reason,
                          t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb,
                          t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision

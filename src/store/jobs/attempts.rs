@@ -12,6 +12,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::WorstCase;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::requested::{self, Difference};
 use bakeoff_planner::plan::TrialPlan;
@@ -287,7 +288,7 @@ impl Store {
         sqlx::query!(
             r#"INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
                                  price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
-               SELECT $1, 'training', t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
+               SELECT $1, t.job_kind, t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
                FROM trials t, installation i WHERE t.id = $4"#,
             id.0,
             trial.project_id.0,
@@ -310,14 +311,7 @@ impl Store {
             job_id: id,
             price_id: price.id,
         };
-        for (component, worst) in [
-            (EntryComponent::Training, training),
-            (EntryComponent::Cloudwatch, metrics),
-        ] {
-            let entry =
-                Entry::worst_case(EntryKind::Reserved, EntryResource::Job, component, worst);
-            ledger::write(&mut tx, &account, &entry, now).await?;
-        }
+        write_reservation(&mut tx, trial, &account, &worst, now).await?;
         if pool > Usd::ZERO {
             warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
         }
@@ -451,13 +445,33 @@ impl Store {
     }
 }
 
+/// Writes what is held for an attempt's job and its metrics.
+async fn write_reservation(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    account: &Account,
+    worst: &WorstCase,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let job = EntryResource::Job;
+    let instances = Some((job.instances(trial.kind), worst.training_usd));
+    let metrics = (EntryComponent::Cloudwatch, worst.metrics_usd);
+    // Only training has metrics that are read.
+    let metrics = (trial.kind == JobKind::Training).then_some(metrics);
+    for (component, usd) in instances.into_iter().chain(metrics) {
+        let entry = Entry::worst_case(EntryKind::Reserved, job, component, usd);
+        ledger::write(tx, account, &entry, now).await?;
+    }
+    Ok(())
+}
+
 /// A create was accepted: if its quota pool was in doubt, it no longer is.
 async fn accepted(tx: &mut PgConnection, trial: &Claimed) -> Result<(), StoreError> {
     sqlx::query!(
         r#"UPDATE quotas SET refused_at = NULL, held_until = NULL
            WHERE region = $3 AND instance_type = $1 AND usage = $2 AND refused_at IS NOT NULL"#,
         trial.instance_type,
-        trial.purchase_option.as_str(),
+        trial.usage().as_str(),
         trial.region,
     )
     .execute(tx)
@@ -492,7 +506,7 @@ pub(in crate::store) async fn record_job(
                modified_at = greatest(j.modified_at, $8),
                started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn),
-               model_s3_uri = coalesce($11, model_s3_uri), rules = coalesce($12, rules),
+               model_s3_uri = coalesce($11, model_s3_uri), rules = coalesce($12, rules), exit_message = coalesce($13, exit_message),
                account = coalesce(account, (SELECT account FROM installation))
            FROM (SELECT secondary_status AS known,
                         -- Events have milliseconds, and who knows what is rounded.
@@ -512,6 +526,7 @@ pub(in crate::store) async fn record_job(
         job.status.is_over(),
         job.model_s3_uri,
         (!job.rules.is_empty()).then(|| stored::write(&job.rules)).transpose()?,
+        job.exit_message,
     )
     .fetch_one(&mut *tx)
     .await?;

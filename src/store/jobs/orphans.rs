@@ -8,6 +8,7 @@ use bakeoff_domain::lifecycle::orphan::OrphanFacts;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
 use bakeoff_domain::money::ledger::EntryResource;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -23,6 +24,7 @@ use crate::store::{Store, StoreError, retried};
 /// An orphaned job that is not settled yet.
 #[derive(Debug, Clone)]
 pub struct Orphan {
+    pub kind: JobKind,
     pub job_name: String,
     pub facts: OrphanFacts,
     /// The attempt it belongs to; empty when none of our rows has that job name.
@@ -33,6 +35,7 @@ pub struct Orphan {
 #[derive(Debug, Clone)]
 pub struct OrphanOwner {
     pub account: Account,
+    pub kind: JobKind,
     pub instance_type: String,
     pub region: String,
     pub volume_gb: u32,
@@ -65,22 +68,24 @@ impl Store {
     pub async fn record_orphan(
         &self,
         region: &str,
+        kind: JobKind,
         job_name: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_orphan_once(region, job_name, now)).await
+        retried(|| self.record_orphan_once(region, kind, job_name, now)).await
     }
 
     async fn record_orphan_once(
         &self,
         region: &str,
+        kind: JobKind,
         job_name: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let is_new = sqlx::query!(
-            r#"INSERT INTO orphaned_jobs (job_name, region, job_id, found_at, last_seen_at, due_at, billed_seconds)
-               SELECT $1, $3, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
+            r#"INSERT INTO orphaned_jobs (job_name, region, kind, job_id, found_at, last_seen_at, due_at, billed_seconds)
+               SELECT $1, $3, $4, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
                FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
                WHERE j.id IS NULL OR j.settled_at IS NOT NULL
                ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2, region = $3,
@@ -89,6 +94,7 @@ impl Store {
             job_name,
             now,
             region,
+            kind.as_str(),
         )
         .execute(&mut *tx)
         .await?
@@ -178,7 +184,7 @@ impl Store {
                INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
                                  price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at, settled_at,
                                  is_recovered)
-               SELECT $1, 'training', c.region, (SELECT account FROM installation), c.project_id, c.experiment_id, c.id,
+               SELECT $1, c.job_kind, c.region, (SELECT account FROM installation), c.project_id, c.experiment_id, c.id,
                       c.attempts_made, $2, 'never_created', c.price_id,
                       p.usd, c.worst_case_training_usd, 0, $4, $4, true
                FROM counted c JOIN prices p ON p.id = c.price_id"#,
@@ -203,7 +209,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Orphan>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT s.job_name, s.found_at, s.last_seen_at, j.started_at AS "started_at?", j.id AS "job_id?",
+            r#"SELECT s.kind, s.job_name, s.found_at, s.last_seen_at, j.started_at AS "started_at?", j.id AS "job_id?",
                       j.project_id AS "project_id?", j.experiment_id AS "experiment_id?", j.trial_id AS "trial_id?",
                       j.price_id AS "price_id?", j.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
                       t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
@@ -218,6 +224,8 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
+                let kind = JobKind::parse(&row.kind)
+                    .ok_or_else(|| StoreError::corrupt("orphaned_jobs", &row.job_name, "kind"))?;
                 let owner = || {
                     Some(OrphanOwner {
                         account: Account {
@@ -227,6 +235,7 @@ impl Store {
                             trial_id: TrialId(row.trial_id?),
                             price_id: PriceId(row.price_id?),
                         },
+                        kind,
                         instance_type: row.instance_type.clone()?,
                         region: row.region.clone()?,
                         volume_gb: u32::try_from(row.volume_gb?).ok()?,
@@ -250,6 +259,7 @@ impl Store {
                     longest_billed_seconds: longest.and_then(Result::ok).unwrap_or(u64::MAX),
                 };
                 Ok(Orphan {
+                    kind,
                     job_name: row.job_name,
                     facts,
                     owner,
@@ -341,6 +351,7 @@ async fn book(
     let Billing { seconds, estimated } = billing;
     let account = &owner.account;
     let usage = Usage {
+        kind: owner.kind,
         instance_type: owner.instance_type.clone(),
         region: owner.region.clone(),
         count: owner.instance_count,

@@ -9,7 +9,6 @@ use bakeoff_domain::lifecycle::queue::{
     Admission, Capacity, ProjectState, QuotaPool, QuotaPoolState, Waiting,
 };
 use bakeoff_domain::sagemaker::quota::{Quota, Usage};
-use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -26,15 +25,11 @@ const HEADS: i64 = 64;
 /// Only one admission runs at a time, over all replicas.
 const ADMISSION_LOCK: i64 = 0x6261_6b65_0001;
 
-fn quota_pool(instance_type: String, option: &str) -> QuotaPool {
-    let option = if option == PurchaseOption::Spot.as_str() {
-        PurchaseOption::Spot
-    } else {
-        PurchaseOption::OnDemand
-    };
+/// `usage` as the table `quotas` has it, and as `usage_of` in SQL makes it of a trial.
+fn quota_pool(instance_type: String, usage: &str) -> QuotaPool {
     QuotaPool {
         instance_type,
-        option,
+        usage: Usage::parse(usage).unwrap_or(Usage::OnDemand),
     }
 }
 
@@ -187,7 +182,7 @@ impl Store {
                ON CONFLICT (region, instance_type, usage) DO UPDATE
                SET refused_at = excluded.refused_at, held_until = excluded.held_until"#,
             quota_pool.instance_type,
-            quota_pool.option.as_str(),
+            quota_pool.usage.as_str(),
             until,
             now,
             region,
@@ -220,20 +215,20 @@ async fn waiting(
 ) -> Result<Vec<Waiting>, StoreError> {
     let rows = sqlx::query!(
         r#"WITH heads AS (
-               SELECT t.id FROM (SELECT DISTINCT project_id, instance_type, purchase_option FROM trials
+               SELECT t.id FROM (SELECT DISTINCT project_id, instance_type, purchase_option, job_kind FROM trials
                                  WHERE state = 'queued' AND stop_requested_at IS NULL) quota_pool
                CROSS JOIN LATERAL (
                    SELECT w.id FROM trials w
                    WHERE w.state = 'queued' AND w.stop_requested_at IS NULL AND w.project_id = quota_pool.project_id
                      AND w.instance_type = quota_pool.instance_type AND w.purchase_option = quota_pool.purchase_option
-                     AND w.due_at <= $1 AND w.region = $3
+                     AND w.job_kind = quota_pool.job_kind AND w.due_at <= $1 AND w.region = $3
                    ORDER BY w.priority DESC, w.created_at, w.ordinal LIMIT $2) t
                UNION
                SELECT w.id FROM warm_pools p
                JOIN trials w ON w.pool_key = p.pool_key AND w.region = p.region AND w.state = 'queued'
                WHERE p.state = 'retained' AND NOT p.is_defective AND p.region = $3 AND w.stop_requested_at IS NULL
                  AND w.due_at <= $1)
-           SELECT t.id, t.project_id, t.instance_type, t.purchase_option, t.instance_count, t.priority, t.created_at,
+           SELECT t.id, t.project_id, t.instance_type, usage_of(t.job_kind, t.purchase_option) AS "usage!", t.instance_count, t.priority, t.created_at,
                   t.pool_key
            FROM heads JOIN trials t ON t.id = heads.id JOIN experiments e ON e.id = t.experiment_id
            WHERE e.paused_reason IS NULL AND e.state = 'running'
@@ -251,7 +246,7 @@ async fn waiting(
         .map(|row| Waiting {
             trial: TrialId(row.id),
             project: ProjectId(row.project_id),
-            quota_pool: quota_pool(row.instance_type, &row.purchase_option),
+            quota_pool: quota_pool(row.instance_type, &row.usage),
             instances: count(row.instance_count.into()),
             priority: row.priority,
             since: row.created_at,
@@ -273,17 +268,17 @@ async fn capacity(
         ..Capacity::default()
     };
     let alive = sqlx::query!(
-        r#"SELECT region = $1 AS "is_here!", instance_type, purchase_option, project_id,
+        r#"SELECT region = $1 AS "is_here!", instance_type, usage_of(job_kind, purchase_option) AS "usage!", project_id,
                   sum(instance_count) AS "instances!", count(*) AS "trials!"
            FROM trials WHERE state IN ('submitting', 'running', 'stopping')
-           GROUP BY 1, instance_type, purchase_option, project_id"#,
+           GROUP BY 1, instance_type, 3, project_id"#,
         region,
     );
     for row in alive.fetch_all(&mut *tx).await? {
         if row.is_here {
             let state = capacity
                 .quota_pools
-                .entry(quota_pool(row.instance_type, &row.purchase_option))
+                .entry(quota_pool(row.instance_type, &row.usage))
                 .or_default();
             state.in_use = state.in_use.saturating_add(count(row.instances));
         }
@@ -301,10 +296,7 @@ async fn capacity(
         let instances = count(row.instance_count.into());
         let state = capacity
             .quota_pools
-            .entry(quota_pool(
-                row.instance_type,
-                PurchaseOption::OnDemand.as_str(),
-            ))
+            .entry(quota_pool(row.instance_type, Usage::OnDemand.as_str()))
             .or_default();
         state.in_use = state.in_use.saturating_add(instances);
         if !row.is_defective {
@@ -399,7 +391,7 @@ async fn claim(
                   lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
            WHERE id = ANY($1) AND state = 'queued'
              AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-           RETURNING id, project_id, experiment_id, lease_token, state, stop_requested_at, stop_reason, candidate, instance_type,
+           RETURNING id, project_id, experiment_id, lease_token, state, job_kind, stop_requested_at, stop_reason, candidate, instance_type,
                      instance_count, purchase_option, region, volume_gb, is_price_estimated, checkpoint_interval_seconds,
                      billed_seconds_max, plan, attempts_made, failures, over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,

@@ -10,6 +10,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::price::Component;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Billing, ObservedJob};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -21,9 +22,10 @@ use crate::store::jobs::attempts::Applied;
 use crate::store::leases::{self, Holder, Term};
 use crate::store::money::bill::{self, Billed};
 use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{self, Correction};
 use crate::store::money::settled::Part;
-use crate::store::money::{budget, corrections, prices};
+use crate::store::money::{budget, corrections};
 use crate::store::session::interval;
 use crate::store::{Store, StoreError, error, retried};
 
@@ -57,6 +59,7 @@ impl ClaimedPool {
     /// The billed usage if the pool was kept for `seconds`.
     fn kept(&self, seconds: u64) -> Usage {
         Usage {
+            kind: JobKind::Training,
             instance_type: self.instance_type.clone(),
             region: self.region.clone(),
             count: self.instance_count,
@@ -408,8 +411,8 @@ async fn book_more(
 ) -> Result<Usd, StoreError> {
     let account = &pool.account;
     bill::lock(tx, account.experiment_id).await?;
-    let kind = std::slice::from_ref(&pool.instance_type);
-    let tariffs = prices::tariffs(&mut *tx, account.project_id, &pool.region, kind).await?;
+    let of = PricesOf::training(&pool.region, std::slice::from_ref(&pool.instance_type));
+    let tariffs = prices::tariffs(&mut *tx, account.project_id, of).await?;
     let lines = |seconds| {
         lines(
             &pool.kept(seconds),

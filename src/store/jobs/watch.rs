@@ -80,6 +80,25 @@ impl Store {
         .await?)
     }
 
+    /// Whether processing jobs of a region are of interest to a listing: those that run, and those whose
+    /// end was not reported since the given time.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn watches_processing(
+        &self,
+        region: &str,
+        in_doubt_since: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM jobs WHERE kind = 'processing' AND state = 'running' AND region = $1)
+                   OR EXISTS (SELECT FROM jobs WHERE kind = 'processing' AND (state = 'never_created' OR billing_estimated)
+                                AND settled_at >= $2 AND region = $1) AS "watched!""#,
+            region,
+            in_doubt_since,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     /// Writes new statuses and makes trials due, on behalf of a term; false when the term is over.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn notice(
@@ -213,8 +232,8 @@ impl Store {
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn without_living_attempt(
         &self,
-        jobs: &[Unaccounted],
-    ) -> Result<Vec<String>, StoreError> {
+        mut jobs: Vec<Unaccounted>,
+    ) -> Result<Vec<Unaccounted>, StoreError> {
         let names: Vec<String> = jobs.iter().map(|job| job.job_name.clone()).collect();
         let over: Vec<bool> = jobs.iter().map(|job| job.is_over).collect();
         let rows = sqlx::query_scalar!(
@@ -230,7 +249,8 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows)
+        jobs.retain(|job| rows.contains(&job.job_name));
+        Ok(jobs)
     }
 
     /// Applies what a listing reports about warm pools: pools that we track become due. Returns the

@@ -12,8 +12,9 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::StoreError;
+use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
-use crate::store::money::{budget, prices};
+use crate::store::money::prices::{self, PricesOf};
 
 /// Time spans without instances.
 pub(in crate::store) type Waits = Vec<(DateTime<Utc>, DateTime<Utc>)>;
@@ -64,8 +65,12 @@ pub(in crate::store) async fn settle(
         estimated,
     } = billed;
     lock(tx, account.experiment_id).await?;
-    let kind = std::slice::from_ref(&usage.instance_type);
-    let tariffs = prices::tariffs(&mut *tx, account.project_id, &usage.region, kind).await?;
+    let of = PricesOf {
+        kind: usage.kind,
+        region: &usage.region,
+        instance_types: std::slice::from_ref(&usage.instance_type),
+    };
+    let tariffs = prices::tariffs(&mut *tx, account.project_id, of).await?;
     let lines = bill::lines(usage, &tariffs.prices, &tariffs.rates, agreed);
     let total: Usd = lines.iter().map(|line| line.usd).sum();
     // The budget's row comes first: its lock orders the ledger's rows, so that a release precedes
@@ -74,14 +79,16 @@ pub(in crate::store) async fn settle(
     let (experiment, project) = (account.experiment_id, account.project_id);
     budget::settle(tx, experiment, project, given_back, total).await?;
     if let Some(held) = held {
-        let component = resource.instances();
+        let component = resource.instances(usage.kind);
         let entry = Entry::worst_case(EntryKind::Released, resource, component, held);
         ledger::write(tx, account, &entry, now).await?;
     }
     for (number, line) in (0..).zip(&lines) {
         let component = match line.component {
             Component::Storage => EntryComponent::Storage,
-            Component::Training | Component::Cloudwatch => resource.instances(),
+            Component::Training | Component::Processing | Component::Cloudwatch => {
+                resource.instances(usage.kind)
+            }
         };
         let entry = Entry {
             kind: EntryKind::Settled,

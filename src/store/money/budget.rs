@@ -3,13 +3,46 @@
 
 use bakeoff_domain::event::{Event, OverReservation};
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::budget::Balance;
 use sqlx::PgConnection;
 
-use crate::store::StoreError;
 use crate::store::error::found_one;
 use crate::store::events::{EventSubject, NewEvent};
 use crate::store::money::ledger::Account;
+use crate::store::{Store, StoreError};
+
+/// What an experiment of any kind may still spend, and whether it may.
+#[derive(Debug, Clone)]
+pub struct Means {
+    pub state: ExperimentState,
+    pub paused_reason: Option<String>,
+    pub balance: Balance,
+}
+
+impl Store {
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn means(&self, experiment: ExperimentId) -> Result<Option<Means>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT state, paused_reason, budget_usd, reserved_usd, settled_usd FROM experiments WHERE id = $1",
+            experiment.0,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Means {
+            state: ExperimentState::parse(&row.state)
+                .ok_or_else(|| StoreError::corrupt("experiments", experiment, "state"))?,
+            paused_reason: row.paused_reason,
+            balance: Balance {
+                budget_usd: Some(Usd(row.budget_usd)),
+                reserved_usd: Usd(row.reserved_usd),
+                settled_usd: Usd(row.settled_usd),
+            },
+        }))
+    }
+}
 
 /// Reserves `amount` in both budgets. False when either has too little left, or when the experiment
 /// is paused or over; the caller's rollback then undoes any partial change. Each UPDATE locks its

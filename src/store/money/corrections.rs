@@ -4,13 +4,15 @@
 use bakeoff_domain::event::{BillingCorrection, Event};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 
 use crate::store::events::{self, EventSubject};
 use crate::store::money::ledger::Account;
+use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{Correction, adjust};
 use crate::store::money::settled::{Part, settled_rows};
-use crate::store::money::{bill, budget, prices};
+use crate::store::money::{bill, budget};
 use crate::store::{Store, StoreError, retried};
 
 /// A person's statement of an attempt's bill.
@@ -61,7 +63,7 @@ impl Store {
                FROM trials t
                WHERE j.id = $1 AND j.project_id = $2 AND j.settled_at IS NOT NULL AND j.started_at IS NOT NULL
                  AND t.id = j.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_id = j.id)
-               RETURNING j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", j.price_id, j.job_name, t.instance_type, t.region"#,
+               RETURNING j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", j.price_id, j.job_name, j.kind, t.instance_type, t.region"#,
             said.attempt.0,
             said.project.0,
             seconds,
@@ -73,13 +75,13 @@ impl Store {
         };
         let experiment = ExperimentId(row.experiment_id);
         bill::lock(&mut tx, experiment).await?;
-        let tariffs = prices::tariffs(
-            &mut *tx,
-            said.project,
-            &row.region,
-            std::slice::from_ref(&row.instance_type),
-        )
-        .await?;
+        let of = PricesOf {
+            kind: JobKind::parse(&row.kind)
+                .ok_or_else(|| StoreError::corrupt("jobs", said.attempt, "kind"))?,
+            region: &row.region,
+            instance_types: std::slice::from_ref(&row.instance_type),
+        };
+        let tariffs = prices::tariffs(&mut *tx, said.project, of).await?;
         let account = Account {
             project_id: said.project,
             experiment_id: experiment,

@@ -2,10 +2,13 @@
 //! never overwritten; a price that is seen again is confirmed. [`crate::store::money::repricing`]
 //! handles the effects of new prices.
 
+use std::collections::BTreeSet;
+
 use bakeoff_domain::ids::{PriceId, ProjectId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{Component, NewPrice, Price, PriceStatus, Rate};
 use bakeoff_domain::money::worst_case::Tariff;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgExecutor;
@@ -90,38 +93,79 @@ impl Tariffs {
     }
 }
 
-/// Reads a project's prices in a region for the given instance types, and the related rates, inside
-/// the caller's transaction.
+/// Whose prices: of some instance types in a region, as what jobs of a kind use them for.
+#[derive(Debug, Clone, Copy)]
+pub struct PricesOf<'a> {
+    pub kind: JobKind,
+    pub region: &'a str,
+    pub instance_types: &'a [String],
+}
+
+impl<'a> PricesOf<'a> {
+    pub fn training(region: &'a str, instance_types: &'a [String]) -> Self {
+        Self {
+            kind: JobKind::Training,
+            region,
+            instance_types,
+        }
+    }
+}
+
+/// Reads a project's prices, and the related rates, inside the caller's transaction. A type whose rate as
+/// something else than training is not known has that of training: the two are equal where both are known
+/// (ml.m5.xlarge: $0.23, us-east-1). What was negotiated for training is not taken to hold for anything else.
 pub(in crate::store) async fn tariffs(
     executor: impl PgExecutor<'_>,
     project: ProjectId,
-    region: &str,
-    instance_types: &[String],
+    of: PricesOf<'_>,
 ) -> Result<Tariffs, StoreError> {
+    let component = of.kind.component();
     let rows = sqlx::query_as!(
         Row,
         r#"SELECT id, instance_type, region, component, usd, usd_max, effective_from, confirmed_at, source, status, note
            FROM prices
            WHERE (project_id IS NULL OR project_id = $1)
-             AND (instance_type = ANY($3) AND region = $2
+             AND (instance_type = ANY($3) AND region = $2 AND component IN ($4, 'training')
                   -- Storage of everywhere: it bounds what is known nowhere near.
                   OR instance_type IS NULL AND (region IN ($2, '*') OR component = 'storage'))
            ORDER BY effective_from, id"#,
         project.0,
-        region,
-        instance_types,
+        of.region,
+        of.instance_types,
+        component.as_str(),
     )
     .fetch_all(executor)
     .await?;
-    let mut tariffs = Tariffs::default();
-    for row in rows {
-        if row.instance_type.is_some() {
-            tariffs.prices.push(row.try_into()?);
-        } else {
-            tariffs.rates.push(row.try_into()?);
-        }
+    let (of_types, rates): (Vec<Row>, Vec<Row>) = rows
+        .into_iter()
+        .partition(|row| row.instance_type.is_some());
+    let (own, assumed): (Vec<Row>, Vec<Row>) = of_types
+        .into_iter()
+        .partition(|row| row.component == component.as_str());
+    let known: BTreeSet<Option<String>> = own.iter().map(|row| row.instance_type.clone()).collect();
+    let assumed = assumed
+        .into_iter()
+        .filter(|row| !known.contains(&row.instance_type))
+        .filter(|row| row.status != PriceStatus::Negotiated.as_str());
+    let mut prices: Vec<Price> = own
+        .into_iter()
+        .map(Row::try_into)
+        .collect::<Result<_, _>>()?;
+    for row in assumed {
+        let price = Price::try_from(row)?;
+        let status = match price.status {
+            PriceStatus::Listed => PriceStatus::AssumedSameAs,
+            status => status,
+        };
+        prices.push(Price { status, ..price });
     }
-    Ok(tariffs)
+    Ok(Tariffs {
+        prices,
+        rates: rates
+            .into_iter()
+            .map(Row::try_into)
+            .collect::<Result<_, _>>()?,
+    })
 }
 
 impl Store {
@@ -226,15 +270,14 @@ impl Store {
         Ok(())
     }
 
-    /// A project's prices in a region for the given instance types, and the related rates.
+    /// A project's prices, and the related rates.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn tariffs(
         &self,
         project: ProjectId,
-        region: &str,
-        instance_types: &[String],
+        of: PricesOf<'_>,
     ) -> Result<Tariffs, StoreError> {
-        tariffs(&self.pool, project, region, instance_types).await
+        tariffs(&self.pool, project, of).await
     }
 
     /// All prices visible to a project, with their history, by type and region; only of the given

@@ -7,6 +7,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
 use bakeoff_domain::money::repricing::{Dependent, Effect, PriceChange, Reason, Revision};
 use bakeoff_domain::ranking::recommendation::Recommendation;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -14,7 +15,7 @@ use uuid::Uuid;
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject};
 use crate::store::money::ledger::{self, Account, Entry};
-use crate::store::money::prices;
+use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::settled::settled_rows;
 use crate::store::money::{bill, budget};
 use crate::store::stored;
@@ -99,6 +100,7 @@ impl Store {
         let any_type = changes.iter().any(|change| change.instance_type.is_none());
         let rows = sqlx::query!(
             r#"SELECT e.id, e.project_id, e.region,
+                      EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.job_kind = 'processing') AS "is_processing!",
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
                FROM experiments e
                WHERE e.id > $1 AND e.region = ANY($2)
@@ -114,6 +116,7 @@ impl Store {
         .await?;
         let dependent = rows.into_iter().map(|row| Dependent {
             project_id: ProjectId(row.project_id),
+            kind: kind_of(row.is_processing),
             experiment_id: ExperimentId(row.id),
             region: row.region,
             instance_types: row.types,
@@ -150,6 +153,7 @@ impl Store {
     ) -> Result<Vec<(Dependent, Vec<PriceChange>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.id AS experiment_id, e.project_id, e.region AS experiment_region,
+                      EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.job_kind = 'processing') AS "is_processing!",
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
                       p.id, p.project_id AS price_project, p.region, p.instance_type
                FROM repricing_failures f JOIN experiments e ON e.id = f.experiment_id JOIN prices p ON p.id = f.price_id
@@ -172,6 +176,7 @@ impl Store {
                 }
                 _ => {
                     let dependent = Dependent {
+                        kind: kind_of(row.is_processing),
                         project_id: ProjectId(row.project_id),
                         experiment_id: ExperimentId(row.experiment_id),
                         region: row.experiment_region,
@@ -313,6 +318,15 @@ impl Store {
     }
 }
 
+/// All trials of an experiment have jobs of one kind.
+fn kind_of(is_processing: bool) -> JobKind {
+    if is_processing {
+        JobKind::Processing
+    } else {
+        JobKind::Training
+    }
+}
+
 async fn corrections(
     tx: &mut PgConnection,
     dependent: &Dependent,
@@ -324,13 +338,12 @@ async fn corrections(
         .collect();
     let region = &dependent.region;
     let rows = settled_rows(tx, dependent.experiment_id, types.as_deref(), None).await?;
-    let tariffs = prices::tariffs(
-        &mut *tx,
-        dependent.project_id,
+    let of = PricesOf {
+        kind: dependent.kind,
         region,
-        &dependent.instance_types,
-    )
-    .await?;
+        instance_types: &dependent.instance_types,
+    };
+    let tariffs = prices::tariffs(&mut *tx, dependent.project_id, of).await?;
     let mut corrections = Vec::new();
     for row in rows {
         for part in row.parts(region, &tariffs)? {

@@ -5,6 +5,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
 use bakeoff_domain::money::ledger::{EntryComponent, EntryResource};
 use bakeoff_domain::money::price::Component;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Transition;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
@@ -19,6 +20,7 @@ use crate::store::{error, stored};
 pub(in crate::store) struct SettledRow {
     pub(in crate::store) id: Uuid,
     pub(in crate::store) trial_id: Uuid,
+    kind: String,
     price_id: Uuid,
     usd_per_hour: Decimal,
     started_at: DateTime<Utc>,
@@ -44,6 +46,10 @@ impl SettledRow {
         error::count(value, "jobs", self.id, column)
     }
 
+    fn kind(&self) -> Result<JobKind, StoreError> {
+        JobKind::parse(&self.kind).ok_or_else(|| StoreError::corrupt("jobs", self.id, "kind"))
+    }
+
     fn job(&self, region: &str) -> Result<Usage, StoreError> {
         let transitions: Vec<Transition> =
             stored::read(self.transitions.clone(), "jobs", self.id, "transitions")?;
@@ -54,6 +60,7 @@ impl SettledRow {
             .unwrap_or(self.started_at)
             .max(self.started_at);
         Ok(Usage {
+            kind: self.kind()?,
             instance_type: self.instance_type.clone(),
             region: region.to_owned(),
             count: self.count(self.instance_count.into(), "instance_count")?,
@@ -100,7 +107,7 @@ impl SettledRow {
             let lines = bill_lines(usage, &tariffs.prices, &tariffs.rates, agreed);
             lines
                 .into_iter()
-                .partition(|line| line.component == Component::Training)
+                .partition(|line| line.component != Component::Storage)
         };
         let job = self.job(region)?;
         let (training, mut storage) = lines(&job);
@@ -120,7 +127,11 @@ impl SettledRow {
             booked: Usd(booked),
         };
         Ok([
-            part(EntryComponent::Training, training, self.training),
+            part(
+                EntryResource::Job.instances(job.kind),
+                training,
+                self.training,
+            ),
             part(EntryComponent::WarmPool, pool, self.pool),
             part(EntryComponent::Storage, storage, self.storage),
         ])
@@ -156,7 +167,7 @@ pub(in crate::store) async fn settled_rows(
     // precisely enough.
     Ok(sqlx::query_as!(
         SettledRow,
-        r#"SELECT j.id, j.trial_id AS "trial_id!", j.price_id, j.usd_per_hour, j.started_at AS "started_at!", j.ended_at,
+        r#"SELECT j.id, j.trial_id AS "trial_id!", j.kind, j.price_id, j.usd_per_hour, j.started_at AS "started_at!", j.ended_at,
                   j.billable_seconds, j.training_seconds, j.transitions, t.instance_type, t.instance_count,
                   t.is_price_estimated AS is_estimated, t.volume_gb,
                   p.job_ended_at AS "pool_from?", p.retained_seconds AS "retained_seconds?",
@@ -164,7 +175,7 @@ pub(in crate::store) async fn settled_rows(
            FROM jobs j JOIN trials t ON t.id = j.trial_id
                 LEFT JOIN warm_pools p ON p.job_id = j.id AND p.retained_seconds IS NOT NULL
                 CROSS JOIN LATERAL (
-                    SELECT coalesce(sum(usd) FILTER (WHERE component = 'training'), 0) AS training,
+                    SELECT coalesce(sum(usd) FILTER (WHERE component IN ('training', 'processing')), 0) AS training,
                            coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,
                            coalesce(sum(usd) FILTER (WHERE component = 'storage' AND resource <> 'orphaned_job'), 0) AS storage
                     FROM ledger WHERE job_id = j.id AND kind IN ('settled', 'adjusted')) l

@@ -8,6 +8,7 @@ use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
 use bakeoff_domain::money::ledger::EntryResource;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -32,8 +33,8 @@ pub struct Settlement<'a> {
     pub seen: Option<&'a ObservedJob>,
     /// When the trial is retried; none when it is over.
     pub again_at: Option<DateTime<Utc>>,
-    /// When the attempt's metrics are read for the last time.
-    pub metrics_at: DateTime<Utc>,
+    /// When the attempt's metrics are read for the last time, if it has any.
+    pub metrics_at: Option<DateTime<Utc>>,
 }
 
 impl Store {
@@ -72,7 +73,7 @@ impl Store {
         let mut alarms = Vec::new();
         if let Some(ran) = &ran {
             cost = book(&mut tx, trial, attempt, ending, ran, now).await?;
-            if ran.started_at.is_none() {
+            if ran.started_at.is_none() && trial.kind == JobKind::Training {
                 // Nothing to read: the metrics' part is settled with the job's.
                 let (account, held) = (account(trial, attempt), attempt.reserved_metrics_usd);
                 alarms.extend(metrics::settle(&mut tx, &account, held, 0, None, now).await?);
@@ -123,7 +124,8 @@ async fn order_post_mortem(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let has_failed = settlement.ending.attempt == AttemptState::Failed;
-    if has_failed && settlement.seen.is_some() {
+    let is_training = trial.kind == JobKind::Training;
+    if has_failed && is_training && settlement.seen.is_some() {
         post_mortems::order(tx, trial, attempt, now).await?;
     }
     Ok(())
@@ -195,7 +197,7 @@ async fn end(
         ending.billable_seconds.and_then(|seconds| i64::try_from(seconds).ok()),
         ending.estimated,
         (ending.trial == TrialState::Failed).then_some(ending.reason.as_str()),
-        settlement.metrics_at,
+        settlement.metrics_at as Option<DateTime<Utc>>,
         final_metrics.map(stored::write).transpose()?,
     )
     .fetch_optional(tx)
@@ -253,6 +255,7 @@ async fn book(
     } = ran;
     let from = started_at.unwrap_or(ended_at);
     let usage = Usage {
+        kind: trial.kind,
         instance_type: trial.instance_type.clone(),
         region: trial.region.clone(),
         count: trial.instance_count,

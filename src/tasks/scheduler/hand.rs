@@ -12,9 +12,11 @@ use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{self, WorstCase};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::requested;
+use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
 
@@ -25,6 +27,7 @@ use crate::aws::Operation;
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
 use crate::store::jobs::attempts::{Applied, Due};
+use crate::store::money::prices::PricesOf;
 use crate::store::money::settling::Settlement;
 use crate::{crash, ids};
 
@@ -59,7 +62,13 @@ impl Hand<'_> {
 
     pub(super) async fn look(&mut self) {
         let Some(attempt) = &self.attempt else { return };
-        self.seen = match self.app.place.aws.describe(&attempt.job_name).await {
+        self.seen = match self
+            .app
+            .place
+            .aws
+            .describe(self.trial.kind, &attempt.job_name)
+            .await
+        {
             Ok(job) => {
                 self.check_tags(attempt, &job).await;
                 Seen::Job(Box::new(job))
@@ -171,15 +180,15 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         };
-        let kind = std::slice::from_ref(&plan.instance_type);
         let region = &self.trial.region;
-        let tariffs = self
-            .app
-            .store
-            .tariffs(self.trial.project_id, region, kind)
-            .await?;
+        let of = PricesOf {
+            kind: self.trial.kind,
+            region,
+            instance_types: std::slice::from_ref(&plan.instance_type),
+        };
+        let tariffs = self.app.store.tariffs(self.trial.project_id, of).await?;
         let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
-        let Some((price, request)) = current.zip(plan.request.as_ref()) else {
+        let Some((price, request)) = current.zip(plan.job()) else {
             self.app
                 .store
                 .refuse(
@@ -240,31 +249,24 @@ impl Hand<'_> {
     ) -> Result<bool, StoreError> {
         let store = &self.app.store;
         tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
-        let experiment = store
-            .experiment(self.trial.project_id, self.trial.experiment_id)
-            .await?;
+        let means = store.means(self.trial.experiment_id).await?;
         let project = store.project(self.trial.project_id).await?;
-        let Some((experiment, project)) = experiment.zip(project) else {
+        let Some((means, project)) = means.zip(project) else {
             return Ok(false);
         };
-        let held_back = match experiment.state {
-            ExperimentState::Running => experiment.paused_reason.as_deref(),
+        let held_back = match means.state {
+            ExperimentState::Running => means.paused_reason.as_deref(),
             ExperimentState::Cancelling
             | ExperimentState::Completed
             | ExperimentState::Failed
             | ExperimentState::Cancelled => Some("cancelled"),
-        };
-        let own = Balance {
-            budget_usd: Some(experiment.budget_usd),
-            reserved_usd: experiment.reserved_usd,
-            settled_usd: experiment.settled_usd,
         };
         let shared = Balance {
             budget_usd: project.budget_usd,
             reserved_usd: project.reserved_usd,
             settled_usd: project.settled_usd,
         };
-        match shortfall(worst.total_usd, &own, &shared, held_back) {
+        match shortfall(worst.total_usd, &means.balance, &shared, held_back) {
             Shortfall::Never { why } => {
                 store.refuse(self.trial, &why, now).await?;
             }
@@ -278,21 +280,28 @@ impl Hand<'_> {
         Ok(false)
     }
 
-    /// The request of this attempt, including what its script needs to push metrics.
-    fn request(&self, attempt: &Attempt) -> Result<TrainingJobRequest, StoreError> {
+    /// Sends the request of this attempt.
+    async fn send(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
+        let (marker, trial) = (attempt.id.to_string(), self.trial.id.to_string());
+        let (aws, name) = (&self.app.place.aws, &attempt.job_name);
         // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
-        let plan = self.trial.plan.as_ref();
-        let Some(template) = plan.and_then(|plan| plan.request.as_ref()) else {
-            return Err(StoreError::corrupt("trials", self.trial.id, "plan"));
-        };
-        let marker = attempt.id.to_string();
-        let mut request = request::for_attempt(
-            template,
-            &attempt.job_name,
-            &marker,
-            &self.trial.id.to_string(),
-        );
+        Ok(match self.trial.plan.as_ref().and_then(TrialPlan::job) {
+            Some(JobRequest::Training(template)) => {
+                let request = request::for_attempt(template, name, &marker, &trial);
+                let request = self.reporting(request);
+                aws.create(JobRequest::Training(&request)).await
+            }
+            Some(JobRequest::Processing(template)) => {
+                let request = request::processing_attempt(template, name, &marker, &trial);
+                aws.create(JobRequest::Processing(&request)).await
+            }
+            None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
+        })
+    }
+
+    /// The request with what its script needs to push metrics.
+    fn reporting(&self, mut request: TrainingJobRequest) -> TrainingJobRequest {
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
         if let Some(url) = &self.app.settings.public_url {
             let token = push_token::of(&self.app.settings.secret_key, self.trial.id);
@@ -303,7 +312,7 @@ impl Hand<'_> {
                 .environment
                 .insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
         }
-        Ok(request)
+        request
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
@@ -318,7 +327,6 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         }
-        let request = self.request(attempt)?;
         if let Some((at, why)) = self.is_held_back(now).await? {
             self.app
                 .store
@@ -326,7 +334,8 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         }
-        if let Err(wait) = self.app.place.aws.take(Operation::CreateTrainingJob) {
+        let operation = Operation::create(self.trial.kind);
+        if let Err(wait) = self.app.place.aws.take(operation) {
             self.app
                 .store
                 .release_lease(self.trial, now + wait, None)
@@ -338,7 +347,7 @@ impl Hand<'_> {
             self.app.store.release_lease(self.trial, now, None).await?;
             return Ok(false);
         }
-        let reply = self.app.place.aws.create(&request).await;
+        let reply = self.send(attempt).await?;
         self.learn_of_quota(&reply, now).await?;
         let Some(facts) = self.facts() else {
             return Ok(false);
@@ -413,6 +422,7 @@ impl Hand<'_> {
         // Launching and warming up produce no useful metrics.
         let metrics_at = settings
             .metrics_interval
+            .filter(|_| self.trial.kind == JobKind::Training)
             .map(|interval| settings.metrics_slot(now + interval * 2));
         let due_at = if self.trial.stop_requested {
             now
@@ -431,7 +441,7 @@ impl Hand<'_> {
             && self
                 .app
                 .store
-                .record_orphan(&self.trial.region, &attempt.job_name, now)
+                .record_orphan(&self.trial.region, self.trial.kind, &attempt.job_name, now)
                 .await?
         {
             tracing::error!(
@@ -453,7 +463,7 @@ impl Hand<'_> {
         };
         let quota_pool = QuotaPool {
             instance_type: self.trial.instance_type.clone(),
-            option: self.trial.purchase_option,
+            usage: self.trial.usage(),
         };
         let policy = &self.app.settings.policy;
         let until = now + policy.backoff_after(self.trial.over_quota, &quota_pool.instance_type);
@@ -473,7 +483,13 @@ impl Hand<'_> {
                 job = attempt.job_name,
                 "not stopped: this database may be a copy; the fence is not confirmed"
             );
-        } else if let Err(error) = self.app.place.aws.stop(&attempt.job_name).await {
+        } else if let Err(error) = self
+            .app
+            .place
+            .aws
+            .stop(self.trial.kind, &attempt.job_name)
+            .await
+        {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
         }
@@ -499,6 +515,7 @@ impl Hand<'_> {
             .app
             .settings
             .metrics_slot(ended_at + cloudwatch::FINAL_AFTER);
+        let metrics_at = (self.trial.kind == JobKind::Training).then_some(metrics_at);
         crash::point("before_settle");
         let settlement = Settlement {
             ending,

@@ -4,6 +4,7 @@
 use bakeoff_domain::ids::{JobId, TrialId};
 use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob, WarmPool};
 use bakeoff_planner::render::request;
 use chrono::{DateTime, Utc};
@@ -18,8 +19,13 @@ const ORPHANS_MAX: i64 = 100;
 
 /// Adopts a job in progress that no living attempt stands for; false if it is not yet certain what
 /// the job is. A job without our marker belongs to somebody else.
-pub(super) async fn adopt(app: &App, name: &str, now: DateTime<Utc>) -> Result<bool, StoreError> {
-    let job = match app.place.aws.describe(name).await {
+pub(super) async fn adopt(
+    app: &App,
+    kind: JobKind,
+    name: &str,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let job = match app.place.aws.describe(kind, name).await {
         Ok(job) => job,
         Err(AwsError::NotFound(_)) => return Ok(true),
         Err(error) => {
@@ -55,7 +61,7 @@ pub(super) async fn adopt(app: &App, name: &str, now: DateTime<Utc>) -> Result<b
     // Stopped in any case; its owner may be found later.
     if app
         .store
-        .record_orphan(&app.place.region, name, now)
+        .record_orphan(&app.place.region, kind, name, now)
         .await?
     {
         tracing::error!(
@@ -142,7 +148,7 @@ async fn follow_one(
     orphan: &Orphan,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let looked = app.place.aws.describe(&orphan.job_name).await;
+    let looked = app.place.aws.describe(orphan.kind, &orphan.job_name).await;
     let seen = match &looked {
         Ok(job) => OrphanSeen::Job(job),
         Err(AwsError::NotFound(_)) => OrphanSeen::Absent,
@@ -161,7 +167,7 @@ async fn follow_one(
     }
     if decision == OrphanDecision::Stop
         && app.place.watcher.is_trusted().await
-        && let Err(error) = app.place.aws.stop(&orphan.job_name).await
+        && let Err(error) = app.place.aws.stop(orphan.kind, &orphan.job_name).await
     {
         tracing::warn!(%error, job = orphan.job_name, "stopping an orphaned job failed; retrying");
     }
@@ -178,7 +184,7 @@ async fn follow_one(
 /// Takes over a pool that is not tracked, or that cost more than is booked, so that it is ended and
 /// billed. A pool without a row has nobody to bill, and is only ended. False means try again.
 pub(super) async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result<bool, StoreError> {
-    let job = match app.place.aws.describe(name).await {
+    let job = match app.place.aws.describe(JobKind::Training, name).await {
         Ok(job) => job,
         Err(AwsError::NotFound(_)) => return Ok(true),
         Err(error) => {

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod model;
+pub mod processing;
 pub mod serving;
 
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! Admission: which waiting trials start now, under the account's instance quotas, the projects'
 //! own limits and the create rate. It is fair between projects and follows priority within one. No
-//! trial blocks another: a full quota pool (instance type × purchase option) is skipped, not waited
+//! trial blocks another: a full quota pool (instance type × use) is skipped, not waited
 //! for.
 //!
 //! AWS enforces the quotas, not this module: requesting no more than is free only avoids refusals.
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use crate::ids::{ProjectId, TrialId};
-use crate::spec::PurchaseOption;
+use crate::sagemaker::quota::Usage;
 
-/// A quota pool: an instance type under a purchase option, which share a quota.
+/// A quota pool: an instance type and what it is used for, which share a quota.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QuotaPool {
     pub instance_type: String,
-    pub option: PurchaseOption,
+    pub usage: Usage,
 }
 
 /// A trial waiting to start.
@@ -199,10 +199,7 @@ fn take(trial: &Waiting, capacity: &mut Capacity) {
 }
 
 fn over_the_whole_quota(trial: &Waiting, quota: u32) -> String {
-    let usage = match trial.quota_pool.option {
-        PurchaseOption::OnDemand => "training job usage",
-        PurchaseOption::Spot => "spot training job usage",
-    };
+    let usage = trial.quota_pool.usage.quota_name();
     format!(
         "the account's quota `{} for {usage}` is {quota}, but the trial needs {}: request a quota increase (Service Quotas, \
          Amazon SageMaker), then resume the experiment",

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::ids::{JobId, TrialId};
+use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::observed::{JobStatus, JobSummary};
 use crate::sagemaker::phase::JobPhase;
 
@@ -56,6 +57,7 @@ pub struct Notices {
 /// A job that no running attempt stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unaccounted {
+    pub kind: JobKind,
     pub job_name: String,
     pub is_over: bool,
 }
@@ -172,6 +174,7 @@ pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
         let Some(stored) = unseen.remove(job.job_name.as_str()) else {
             let is_over = job.status.is_over();
             notices.unaccounted.push(Unaccounted {
+                kind: job.kind,
                 job_name: job.job_name.clone(),
                 is_over,
             });
@@ -256,6 +259,7 @@ mod tests {
 
     fn job(number: u128, status: &str, secondary: &str) -> JobSummary {
         JobSummary {
+            kind: JobKind::Training,
             job_name: format!("job-{number}"),
             status: JobStatus::parse(status),
             secondary_status: secondary.into(),
@@ -415,6 +419,7 @@ mod tests {
         assert_eq!(
             notices.unaccounted,
             strangers.map(|(name, is_over)| Unaccounted {
+                kind: JobKind::Training,
                 job_name: name.to_owned(),
                 is_over,
             })

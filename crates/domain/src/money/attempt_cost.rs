@@ -9,6 +9,7 @@ use crate::money::Usd;
 use crate::money::bill::{self, Agreed, Usage};
 use crate::money::price::Price;
 use crate::number::real;
+use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::observed::{Transition, seconds_between};
 use crate::sagemaker::phase::JobPhase;
 use crate::spec::PurchaseOption;
@@ -47,6 +48,7 @@ impl AttemptRun<'_> {
             return Usd::ZERO;
         };
         let usage = Usage {
+            kind: JobKind::Training,
             instance_type: self.instance_type.to_owned(),
             region: self.region.to_owned(),
             count: self.instance_count,
@@ -133,6 +135,7 @@ impl PhaseSeconds {
                 JobPhase::Training => phases.training += seconds,
                 JobPhase::UploadingModel => phases.uploading += seconds,
                 JobPhase::Unreported
+                | JobPhase::Processing
                 | JobPhase::Interrupted
                 | JobPhase::Stopping
                 | JobPhase::RuntimeLimit

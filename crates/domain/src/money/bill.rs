@@ -9,11 +9,14 @@ use crate::catalog;
 use crate::ids::PriceId;
 use crate::money::price::{Component, Price, PriceStatus, Rate, in_force, rate_in_force};
 use crate::money::{Usd, cost};
+use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::observed::{Transition, seconds_between};
 
 /// Usage to bill: instances of one type over a period.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
+    /// The kind of job that used them.
+    pub kind: JobKind,
     pub instance_type: String,
     pub region: String,
     pub count: u32,
@@ -59,14 +62,14 @@ pub fn billed_gb(instance_type: &str, volume_gb: u32) -> u32 {
     if has_nvme { 0 } else { volume_gb }
 }
 
-/// The bill for some usage: training by price in chronological order, then storage.
+/// The bill for some usage: instances by price in chronological order, then storage.
 pub fn lines(usage: &Usage, prices: &[Price], rates: &[Rate], agreed: Agreed) -> Vec<Line> {
-    let mut lines = training(usage, prices, agreed);
+    let mut lines = instances(usage, prices, agreed);
     lines.extend(storage(usage, rates));
     lines
 }
 
-fn training(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
+fn instances(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
     let own =
         |price: &&Price| price.instance_type == usage.instance_type && price.region == usage.region;
     let cuts = prices
@@ -93,7 +96,7 @@ fn training(usage: &Usage, prices: &[Price], agreed: Agreed) -> Vec<Line> {
                 last.until = piece.until;
             }
             None => lines.push(Line {
-                component: Component::Training,
+                component: usage.kind.component(),
                 usd: cost::training(piece.seconds, usage.count, rate.usd_per_hour),
                 quantity: piece.seconds * u64::from(usage.count),
                 price_id: rate.price_id,
@@ -282,6 +285,7 @@ mod tests {
     fn usage(instance_type: &str, from: &str, hours: i64) -> Usage {
         let seconds = u64::try_from(hours * 3600).unwrap();
         Usage {
+            kind: JobKind::Training,
             instance_type: instance_type.into(),
             region: "eu-west-1".into(),
             count: 1,
@@ -300,7 +304,7 @@ mod tests {
             price(1, 10, "2025-01-01T00:00:00Z"),
             price(2, 4, "2025-06-01T00:00:00Z"),
         ];
-        let bill = training(
+        let bill = instances(
             &usage("ml.p3.2xlarge", "2025-05-31T21:00:00Z", 8),
             &prices,
             agreed(),
@@ -334,7 +338,7 @@ mod tests {
         let mut spot = usage("ml.p3.2xlarge", "2025-05-31T23:00:00Z", 22);
         spot.waits = vec![(at("2025-06-01T00:00:00Z"), at("2025-06-01T20:00:00Z"))];
         spot.billed_seconds = 3600;
-        let bill = training(&spot, &prices, agreed());
+        let bill = instances(&spot, &prices, agreed());
         assert_eq!(
             bill.iter().map(|line| line.quantity).collect::<Vec<_>>(),
             [1800, 1800]
@@ -344,7 +348,7 @@ mod tests {
 
     #[test]
     fn where_no_price_is_known_it_is_the_agreed_one() {
-        let bill = training(
+        let bill = instances(
             &usage("ml.p3.2xlarge", "2025-05-31T21:00:00Z", 2),
             &[],
             agreed(),

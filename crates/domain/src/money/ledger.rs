@@ -1,5 +1,7 @@
 //! The words of the ledger: what an entry is, what it pays for, and in which unit it is counted.
 
+use crate::sagemaker::kind::JobKind;
+
 named! {
     /// What an entry does.
     EntryKind {
@@ -27,10 +29,13 @@ named! {
 }
 
 impl EntryResource {
-    /// The component of its instances; its volumes are `storage`.
-    pub fn instances(self) -> EntryComponent {
+    /// The component of its instances, those of a job of a kind; its volumes are `storage`.
+    pub fn instances(self, kind: JobKind) -> EntryComponent {
         match self {
-            Self::Job => EntryComponent::Training,
+            Self::Job => match kind {
+                JobKind::Training => EntryComponent::Training,
+                JobKind::Processing => EntryComponent::Processing,
+            },
             Self::WarmPool => EntryComponent::WarmPool,
             Self::OrphanedJob => EntryComponent::OrphanedJob,
         }
@@ -40,8 +45,10 @@ impl EntryResource {
 named! {
     /// What an entry pays for.
     EntryComponent {
-        /// The instances of an attempt's job.
+        /// The instances of an attempt's training job.
         Training = "training",
+        /// The instances of a processing job.
+        Processing = "processing",
         /// Instances kept after a job.
         WarmPool = "warm_pool",
         /// The volumes of jobs and warm pools.
@@ -68,7 +75,9 @@ impl EntryComponent {
     /// The unit of its costs.
     pub fn unit(self) -> EntryUnit {
         match self {
-            Self::Training | Self::WarmPool | Self::OrphanedJob => EntryUnit::InstanceSeconds,
+            Self::Training | Self::Processing | Self::WarmPool | Self::OrphanedJob => {
+                EntryUnit::InstanceSeconds
+            }
             Self::Storage => EntryUnit::GbSeconds,
             Self::Cloudwatch => EntryUnit::MetricsRequested,
         }

@@ -61,6 +61,9 @@ pub enum Component {
     /// ml.g4dn.xlarge).
     #[default]
     Training,
+    /// USD per instance-hour of a processing job. Where AWS's list has been read; elsewhere the rate of
+    /// training stands for it: ml.m5.xlarge costs $0.23 as both (us-east-1, Price List, 2026).
+    Processing,
     /// USD per GB-month of the volume, on types without local NVMe.
     Storage,
     /// CloudWatch GetMetricData: USD per 1,000 metrics requested.
@@ -68,11 +71,17 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 3] = [Self::Training, Self::Storage, Self::Cloudwatch];
+    pub const ALL: [Self; 4] = [
+        Self::Training,
+        Self::Processing,
+        Self::Storage,
+        Self::Cloudwatch,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Training => "training",
+            Self::Processing => "processing",
             Self::Storage => "storage",
             Self::Cloudwatch => "cloudwatch",
         }

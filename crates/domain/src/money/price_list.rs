@@ -1,4 +1,4 @@
-//! Reads SageMaker training rates from items of the AWS Price List API. Pure: the items have
+//! Reads SageMaker's rates of training and processing from items of the AWS Price List API. Pure: the items have
 //! already been fetched. What a rate means for experiments is decided elsewhere.
 //!
 //! Rates are keyed on `instanceName` and `regionCode`: `instanceType` carries a suffix, the prefix
@@ -22,7 +22,7 @@ const ON_DEMAND: &str = "JRTCKXETXF";
 pub struct ListedRate {
     pub sku: String,
     pub component: Component,
-    /// Set for training, empty for storage.
+    /// Set for training and processing, empty for storage.
     pub instance_type: Option<String>,
     pub region: String,
     /// USD per instance-hour, or per GB-month of storage.
@@ -30,7 +30,7 @@ pub struct ListedRate {
     pub effective_from: DateTime<Utc>,
 }
 
-/// A product that is not a training rate or cannot be read, with the reason.
+/// A product that is no such rate or cannot be read, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     pub sku: String,
@@ -119,12 +119,8 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
             true,
         ));
     }
-    let (component, instance_type, unit) = what(&attributes).ok_or_else(|| {
-        skip(
-            format!("not a training rate: {}", attributes.usagetype),
-            true,
-        )
-    })?;
+    let (component, instance_type, unit) = what(&attributes)
+        .ok_or_else(|| skip(format!("no rate of jobs: {}", attributes.usagetype), true))?;
     let (rate, effective_from) =
         on_demand(&item.terms, unit).map_err(|reason| skip(reason, false))?;
     if rate.is_zero() {
@@ -143,19 +139,22 @@ pub fn read(text: &str, region: &str) -> Result<ListedRate, Skipped> {
     })
 }
 
-/// Component, instance type and unit of a training product; `None` for other products.
+/// Component, instance type and unit of a product; `None` for other products.
 fn what(attributes: &Attributes) -> Option<(Component, Option<String>, &'static str)> {
     let kind = if attributes.platoinstancetype.is_empty() {
         &attributes.component
     } else {
         &attributes.platoinstancetype
     };
-    if kind == "Training" && attributes.instance_name.starts_with("ml.") {
-        return Some((
-            Component::Training,
-            Some(attributes.instance_name.clone()),
-            "Hrs",
-        ));
+    let of_instances = match kind.as_str() {
+        "Training" => Some(Component::Training),
+        "Processing" => Some(Component::Processing),
+        _ => None,
+    };
+    if let Some(component) = of_instances
+        && attributes.instance_name.starts_with("ml.")
+    {
+        return Some((component, Some(attributes.instance_name.clone()), "Hrs"));
     }
     // `USE1-Train:VolumeUsage.gp2`, built like the service's other usage types; bills call it
     // Training Job ML storage.

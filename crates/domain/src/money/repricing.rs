@@ -10,6 +10,7 @@ use crate::ids::{ExperimentId, JobId, PriceId, ProjectId};
 use crate::money::Usd;
 use crate::money::price::{self, Price};
 use crate::ranking::recommendation::Recommendation;
+use crate::sagemaker::kind::JobKind;
 
 /// A price that has taken effect but has not been applied yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct PriceChange {
 pub struct Dependent {
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
+    /// Of its jobs.
+    pub kind: JobKind,
     pub region: String,
     pub instance_types: Vec<String>,
 }
@@ -175,6 +178,7 @@ mod tests {
     fn a_change_affects_who_uses_its_type_in_its_region_and_project() {
         let ours = ProjectId(Uuid::from_u128(1));
         let dependent = Dependent {
+            kind: JobKind::Training,
             project_id: ours,
             experiment_id: ExperimentId(Uuid::nil()),
             region: "us-east-1".into(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::price::{self, Price, Rate};
 use super::{Usd, bill, cost};
 use crate::measure::metric::HOST_METRICS;
+use crate::sagemaker::kind::JobRequest;
 use crate::sagemaker::request::TrainingJobRequest;
 
 /// Instance prices and the other rates, each with its history.
@@ -40,34 +41,35 @@ pub struct WorstCase {
 /// Computes the most that one attempt can cost: its longest life and that of its warm pool, at the
 /// highest price in force over both, plus metric reads.
 pub fn worst_case(
-    request: &TrainingJobRequest,
+    request: JobRequest<'_>,
     transfer_seconds: u64,
     tariff: Tariff<'_>,
     price: &Price,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
-    let span = request
-        .max_wait_seconds
-        .unwrap_or(request.max_runtime_seconds);
-    let billed_seconds =
-        cost::longest_billed_seconds(request.max_runtime_seconds, transfer_seconds);
-    let keep_alive = u64::from(request.keep_alive_seconds.unwrap_or(0));
-    let last =
-        u64::from(span) + (billed_seconds - u64::from(request.max_runtime_seconds)) + keep_alive;
+    let (runtime, count) = (request.max_runtime_seconds(), request.instance_count());
+    // A processing job has no spot capacity to wait for, no warm pool, and no metrics that are read.
+    let (wait, keep_alive, series) = match request {
+        JobRequest::Training(training) => (
+            training.max_wait_seconds,
+            u64::from(training.keep_alive_seconds.unwrap_or(0)),
+            metric_series(training),
+        ),
+        JobRequest::Processing(_) => (None, 0, 0),
+    };
+    let span = wait.unwrap_or(runtime);
+    let billed_seconds = cost::longest_billed_seconds(runtime, transfer_seconds);
+    let last = u64::from(span) + (billed_seconds - u64::from(runtime)) + keep_alive;
     let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
     let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
-    let series = metric_series(request);
-    let gb = bill::billed_gb(&request.instance_type, request.volume_size_gb);
+    let gb = bill::billed_gb(request.instance_type(), request.volume_size_gb());
     let gb_month = price::storage_ceiling(tariff.rates, &price.region);
-    let volumes =
-        |seconds: u64| bill::worst_case_storage(gb, request.instance_count, seconds, gb_month);
-    let training_usd =
-        cost::training(billed_seconds, request.instance_count, ceiling) + volumes(billed_seconds);
+    let volumes = |seconds: u64| bill::worst_case_storage(gb, count, seconds, gb_month);
+    let training_usd = cost::training(billed_seconds, count, ceiling) + volumes(billed_seconds);
     let metrics_usd = cost::worst_case_metrics(series, u64::from(span), interval);
-    let pool_usd =
-        cost::training(keep_alive, request.instance_count, ceiling) + volumes(keep_alive);
+    let pool_usd = cost::training(keep_alive, count, ceiling) + volumes(keep_alive);
     let total_usd = training_usd + metrics_usd + pool_usd;
     WorstCase {
         training_usd,

@@ -1,12 +1,14 @@
 //! SageMaker in domain terms: requests, observed jobs, and the ports that reach it.
 
 pub mod error;
+pub mod kind;
 pub mod limiter;
 pub mod links;
 pub mod log;
 pub mod observed;
 pub mod phase;
 pub mod ports;
+pub mod processing;
 pub mod quota;
 pub mod request;
 pub mod requested;

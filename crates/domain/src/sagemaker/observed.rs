@@ -1,9 +1,10 @@
-//! A training job as SageMaker reports it: status, transitions, bill and warm pool. Requests are in
+//! A job as SageMaker reports it: status, transitions, bill and warm pool. Requests are in
 //! [`super::request`].
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::kind::JobKind;
 use super::phase::JobPhase;
 use crate::money::bill;
 
@@ -48,9 +49,10 @@ impl JobStatus {
     }
 }
 
-/// One entry of ListTrainingJobs.
+/// One entry of ListTrainingJobs or ListProcessingJobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSummary {
+    pub kind: JobKind,
     pub job_name: String,
     pub status: JobStatus,
     pub secondary_status: String,
@@ -76,7 +78,7 @@ pub struct FinalMetric {
     pub value: f64,
 }
 
-/// A job as DescribeTrainingJob reports it.
+/// A job as DescribeTrainingJob or DescribeProcessingJob reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObservedJob {
     pub job_name: String,
@@ -107,6 +109,9 @@ pub struct ObservedJob {
     pub model_s3_uri: Option<String>,
     /// Results of the rules of the debugger and the profiler, if it has any.
     pub rules: Vec<RuleEvaluation>,
+    /// ExitMessage of a processing job: what its container left in `/opt/ml/output/message`, at most 1 KB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_message: Option<String>,
 }
 
 /// The result of a rule of the debugger or profiler (DebugRuleEvaluationStatuses and
@@ -171,6 +176,7 @@ impl ObservedJob {
             actual: Actual::default(),
             model_s3_uri: None,
             rules: vec![],
+            exit_message: None,
         }
     }
 

@@ -13,6 +13,8 @@ named! {
         PullingImage = "pulling_image",
         DownloadingData = "downloading_data",
         Training = "training",
+        /// A processing job is under way; SageMaker tells no more of it.
+        Processing = "processing",
         /// Spot capacity was taken away: it waits for instances again.
         Interrupted = "interrupted",
         UploadingModel = "uploading_model",
@@ -39,6 +41,7 @@ impl JobPhase {
             "DownloadingTrainingImage" => Self::PullingImage,
             "Downloading" => Self::DownloadingData,
             "Training" => Self::Training,
+            "InProgress" => Self::Processing,
             "Interrupted" => Self::Interrupted,
             "Uploading" => Self::UploadingModel,
             "Stopping" => Self::Stopping,

@@ -13,6 +13,7 @@ use crate::doctor::{Caller, EcrImage};
 use crate::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
+use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::quota::Quota;
 use crate::sagemaker::request::TrainingJobRequest;
 
@@ -31,7 +32,17 @@ pub trait TrainingJobs: Send + Sync {
     async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError>;
 }
 
-/// Selects a page of ListTrainingJobs, or of ListModelPackages, where the fragment is the whole name of
+/// SageMaker processing jobs. Their secondary status is their status: SageMaker tells no other.
+#[async_trait]
+pub trait ProcessingJobs: Send + Sync {
+    async fn create(&self, request: &ProcessingJobRequest) -> Result<(), AwsError>;
+    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
+    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
+    /// As [`TrainingJobs::list`].
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+}
+
+/// Selects a page of ListTrainingJobs or ListProcessingJobs, or of ListModelPackages, where the fragment is the whole name of
 /// the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
@@ -40,7 +51,7 @@ pub struct PageRequest {
     pub token: Option<String>,
 }
 
-/// A page of ListTrainingJobs.
+/// A page of ListTrainingJobs or ListProcessingJobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobPage {
     pub jobs: Vec<JobSummary>,
@@ -112,8 +123,8 @@ pub trait ModelRegistry: Send + Sync {
 /// The account's quotas.
 #[async_trait]
 pub trait Quotas: Send + Sync {
-    /// A page of the quotas for training instances.
-    async fn training(&self, token: Option<String>) -> Result<Page<Quota>, AwsError>;
+    /// A page of the quotas for instances of jobs.
+    async fn instances(&self, token: Option<String>) -> Result<Page<Quota>, AwsError>;
 }
 
 /// Selects a page of a log stream.
@@ -184,6 +195,13 @@ pub trait Objects: Send + Sync {
         s3_uri: &str,
         token: Option<String>,
     ) -> Result<Page<StoredObject>, AwsError>;
+    /// A page of all objects whose addresses begin with an `s3://bucket/prefix`, as jobs read their inputs: an
+    /// object itself, or what lies below. Keys are what follows.
+    async fn list_prefix(
+        &self,
+        s3_uri: &str,
+        token: Option<String>,
+    ) -> Result<Page<StoredObject>, AwsError>;
     /// The region of a bucket; `None` if S3 does not say.
     async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, AwsError>;
     /// Deletes objects below an `s3://bucket/prefix`, by their keys relative to it, at most 1,000. One
@@ -208,11 +226,12 @@ pub trait Objects: Send + Sync {
     async fn put(&self, s3_uri: &str, body: Vec<u8>) -> Result<(), AwsError>;
 }
 
-/// Products to request from SageMaker's price list: instances and volumes, which belong to
-/// different product families.
+/// Products to request from SageMaker's price list: instances by what they are used for, and volumes, which
+/// belong to another product family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     TrainingInstances,
+    ProcessingInstances,
     Volumes,
 }
 

@@ -1,8 +1,11 @@
-//! Parses the names of SageMaker training quotas in Service Quotas. Quota codes differ by type and
+//! Parses the names of SageMaker's quotas on the instances of jobs in Service Quotas. Quota codes differ by type and
 //! are ignored; the names are stable (the first is the one used in ResourceLimitExceeded's own
 //! text).
 
 use serde::{Deserialize, Serialize};
+
+use crate::sagemaker::kind::JobKind;
+use crate::spec::PurchaseOption;
 
 /// What a quota limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,6 +17,8 @@ pub enum Usage {
     Spot,
     /// Instances that warm pools may keep.
     WarmPool,
+    /// Instances of processing jobs.
+    Processing,
 }
 
 impl Usage {
@@ -22,17 +27,37 @@ impl Usage {
             Self::OnDemand => "on_demand",
             Self::Spot => "spot",
             Self::WarmPool => "warm_pool",
+            Self::Processing => "processing",
         }
     }
 
+    const ALL: [Self; 4] = [Self::OnDemand, Self::Spot, Self::WarmPool, Self::Processing];
+
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::OnDemand, Self::Spot, Self::WarmPool]
-            .into_iter()
-            .find(|usage| usage.as_str() == text)
+        Self::ALL.into_iter().find(|usage| usage.as_str() == text)
+    }
+
+    /// What a job of a kind counts against.
+    pub fn of(kind: JobKind, option: PurchaseOption) -> Self {
+        match (kind, option) {
+            (JobKind::Processing, _) => Self::Processing,
+            (JobKind::Training, PurchaseOption::OnDemand) => Self::OnDemand,
+            (JobKind::Training, PurchaseOption::Spot) => Self::Spot,
+        }
+    }
+
+    /// The end of its quota's name: `ml.p5.48xlarge for <this>`.
+    pub fn quota_name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "training job usage",
+            Self::Spot => "spot training job usage",
+            Self::WarmPool => "training warm pool usage",
+            Self::Processing => "processing job usage",
+        }
     }
 }
 
-/// One of the account's quotas for training instances.
+/// One of the account's quotas for instances of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     pub instance_type: String,
@@ -44,12 +69,9 @@ impl Quota {
     /// `None` for a quota on anything else.
     pub fn parse(name: &str, value: f64) -> Option<Self> {
         let (instance_type, rest) = name.split_once(" for ")?;
-        let usage = match rest {
-            "training job usage" => Usage::OnDemand,
-            "spot training job usage" => Usage::Spot,
-            "training warm pool usage" => Usage::WarmPool,
-            _ => return None,
-        };
+        let usage = Usage::ALL
+            .into_iter()
+            .find(|usage| usage.quota_name() == rest)?;
         #[expect(
             clippy::as_conversions,
             clippy::cast_possible_truncation,
@@ -71,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_names_are_read_and_others_are_not_ours() {
+    fn the_four_names_are_read_and_others_are_not_ours() {
         let usage = |name| Quota::parse(name, 8.0).map(|quota| (quota.usage, quota.instances));
         assert_eq!(
             usage("ml.p5.48xlarge for training job usage"),
@@ -84,6 +106,10 @@ mod tests {
         assert_eq!(
             usage("ml.p5.48xlarge for training warm pool usage"),
             Some((Usage::WarmPool, 8))
+        );
+        assert_eq!(
+            usage("ml.m5.xlarge for processing job usage"),
+            Some((Usage::Processing, 8))
         );
         assert_eq!(usage("ml.p5.48xlarge for endpoint usage"), None);
         assert_eq!(usage("Number of notebooks for training job usage"), None);

@@ -183,10 +183,15 @@ pub(crate) const DEADLINE_HOURS_DEFAULT: u32 = 72;
 impl ExperimentSpec {
     /// The moment until which trials of an experiment that starts now wait for capacity.
     pub fn deadline(&self, now: DateTime<Utc>) -> DateTime<Utc> {
-        let hours = self.deadline_hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
-        now.checked_add_signed(TimeDelta::hours(hours.into()))
-            .unwrap_or(DateTime::<Utc>::MAX_UTC)
+        deadline_after(self.deadline_hours, now)
     }
+}
+
+/// The moment some hours from now, or the usual number of them.
+pub fn deadline_after(hours: Option<u32>, now: DateTime<Utc>) -> DateTime<Utc> {
+    let hours = hours.unwrap_or(DEADLINE_HOURS_DEFAULT);
+    now.checked_add_signed(TimeDelta::hours(hours.into()))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
 impl CandidateSpec {

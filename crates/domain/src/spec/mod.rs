@@ -6,6 +6,7 @@ mod experiment;
 pub mod full_run;
 pub mod measurement;
 mod parallel;
+pub mod pipeline;
 mod profile;
 mod resolved;
 pub mod run;
@@ -15,7 +16,7 @@ mod workload;
 pub(crate) use self::experiment::DEADLINE_HOURS_DEFAULT;
 pub use self::experiment::{
     CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PurchaseOption,
-    StoppingPolicy,
+    StoppingPolicy, deadline_after,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};

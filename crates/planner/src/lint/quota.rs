@@ -2,8 +2,9 @@
 //! before it waits. Quotas change, so nothing is refused.
 
 use bakeoff_domain::finding::Finding;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::quota::{Quota, Usage};
-use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, PurchaseOption};
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
 
 use super::rules::found;
 
@@ -27,10 +28,7 @@ pub fn above_quota(spec: &ExperimentSpec, quotas: &[Quota]) -> Vec<Finding> {
 fn usages(spec: &ExperimentSpec, candidate: &CandidateSpec) -> Vec<Usage> {
     let options = candidate.purchase_options.iter();
     let mut usages: Vec<Usage> = options
-        .map(|option| match option {
-            PurchaseOption::OnDemand => Usage::OnDemand,
-            PurchaseOption::Spot => Usage::Spot,
-        })
+        .map(|option| Usage::of(JobKind::Training, *option))
         .collect();
     if spec.keep_alive_seconds.is_some_and(|seconds| seconds > 0) {
         usages.push(Usage::WarmPool);
@@ -45,16 +43,11 @@ fn finding(
     quota: &Quota,
 ) -> Finding {
     let kind = &candidate.instance_type;
-    let (name, effect) = match quota.usage {
-        Usage::OnDemand => ("training job usage", "its trials wait until that is raised"),
-        Usage::Spot => (
-            "spot training job usage",
-            "its spot trials wait until that is raised",
-        ),
-        Usage::WarmPool => (
-            "training warm pool usage",
-            "none of its instances are kept for the next trial",
-        ),
+    let name = quota.usage.quota_name();
+    let effect = match quota.usage {
+        Usage::OnDemand | Usage::Processing => "its trials wait until that is raised",
+        Usage::Spot => "its spot trials wait until that is raised",
+        Usage::WarmPool => "none of its instances are kept for the next trial",
     };
     let needed = candidate.instance_count;
     found(

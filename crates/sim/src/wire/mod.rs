@@ -5,6 +5,7 @@ mod cloudwatch;
 pub(crate) mod describe;
 mod iam;
 mod logs;
+mod processing;
 mod query;
 pub(crate) mod s3;
 mod sagemaker;
@@ -67,10 +68,13 @@ async fn record(State(region): State<Region>) -> Response {
     axum::Json(region.with_time(|world, now| world.record(now))).into_response()
 }
 
-/// The CreateTrainingJob body of a job, as received.
+/// The CreateTrainingJob or CreateProcessingJob body of a job, as received.
 async fn request(State(region): State<Region>, Path(name): Path<String>) -> Response {
     region
-        .with(|world| world.job(&name).map(|job| job.request.clone()))
+        .with(|world| {
+            let training = world.job(&name).map(|job| job.request.clone());
+            training.or_else(|| Some(world.processing_job(&name)?.request.clone()))
+        })
         .map_or_else(
             || StatusCode::NOT_FOUND.into_response(),
             |body| axum::Json(body).into_response(),

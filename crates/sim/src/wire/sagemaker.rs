@@ -1,11 +1,12 @@
-//! SageMaker's operations on training jobs, tags and the Model Registry. All others answer with an error.
+//! SageMaker's operations on training jobs and tags, and the way to those on processing jobs and the Model Registry. All others answer with an error.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::describe::{describe, summary};
+use super::processing;
 use crate::checkpoints;
 use crate::epoch::epoch;
 use crate::job::Job;
@@ -39,6 +40,11 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
             "ListTrainingJobs" => list(world, &body, now),
             "UpdateTrainingJob" => update(world, &body, now),
             "DeleteTrainingJob" => delete(world, &body, now),
+            "CreateProcessingJob"
+            | "DescribeProcessingJob"
+            | "StopProcessingJob"
+            | "DeleteProcessingJob"
+            | "ListProcessingJobs" => processing::call(region, world, operation, body, now),
             "AddTags" => add_tags(world, &body),
             "CreateModelPackageGroup"
             | "CreateModelPackage"
@@ -87,7 +93,7 @@ fn registry(
     Ok(answer)
 }
 
-fn lost() -> Refusal {
+pub(super) fn lost() -> Refusal {
     Refusal {
         code: "InternalFailure",
         message: "An internal failure occurred".to_owned(),
@@ -201,23 +207,8 @@ fn delete(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
 /// Takes the page first and filters by name and status afterwards, so a page can be short or empty
 /// and still be followed by another.
 fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
-    let size = body["MaxResults"].as_u64().unwrap_or(10);
-    if !(1..=100).contains(&size) {
-        return Err(invalid(format!(
-            "1 validation error detected: Value '{size}' at 'maxResults' failed to satisfy constraint: Member must have value less than or equal to 100"
-        )));
-    }
-    let mut size = usize::try_from(size).unwrap_or(10);
-    let offset: usize = match body["NextToken"].as_str() {
-        None => 0,
-        Some(_) if world.happens(world.faults.expired_page, "expired_page") => {
-            return Err(invalid("The pagination token has expired"));
-        }
-        Some(token) => token
-            .strip_prefix("page-")
-            .and_then(|n| n.parse().ok())
-            .ok_or_else(|| invalid("Invalid NextToken"))?,
-    };
+    let mut size = page_size(body)?;
+    let offset = offset_of(world, body)?;
     let count = created_within(world, body, now).len();
     let rest = count.saturating_sub(offset).min(size);
     if rest > 1 && world.happens(world.faults.short_pages, "short_page") {
@@ -254,17 +245,46 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(answer)
 }
 
+/// MaxResults of a list.
+pub(super) fn page_size(body: &Value) -> Result<usize, Refusal> {
+    let size = body["MaxResults"].as_u64().unwrap_or(10);
+    if !(1..=100).contains(&size) {
+        return Err(invalid(format!(
+            "1 validation error detected: Value '{size}' at 'maxResults' failed to satisfy constraint: Member must have value less than or equal to 100"
+        )));
+    }
+    Ok(usize::try_from(size).unwrap_or(10))
+}
+
+/// Where the page of a list begins.
+pub(super) fn offset_of(world: &mut World, body: &Value) -> Result<usize, Refusal> {
+    match body["NextToken"].as_str() {
+        None => Ok(0),
+        Some(_) if world.happens(world.faults.expired_page, "expired_page") => {
+            Err(invalid("The pagination token has expired"))
+        }
+        Some(token) => token
+            .strip_prefix("page-")
+            .and_then(|n| n.parse().ok())
+            .ok_or_else(|| invalid("Invalid NextToken")),
+    }
+}
+
+/// Whether something was created in the requested range.
+pub(super) fn created_between(body: &Value, created_at: DateTime<Utc>) -> bool {
+    let created = epoch(created_at);
+    let (after, before) = (&body["CreationTimeAfter"], &body["CreationTimeBefore"]);
+    after.as_f64().is_none_or(|after| created > after)
+        && before.as_f64().is_none_or(|before| created < before)
+}
+
 /// The account's jobs that List shows by now and that were created in the requested range, in the
 /// requested order.
 fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec<&'a Job> {
-    let after = body["CreationTimeAfter"].as_f64();
-    let before = body["CreationTimeBefore"].as_f64();
     let is_asked_for = |job: &&Job| {
-        let created = epoch(job.created_at);
         job.account == world.account
             && job.created_at + job.list_lag <= now
-            && after.is_none_or(|after| created > after)
-            && before.is_none_or(|before| created < before)
+            && created_between(body, job.created_at)
     };
     let mut matching: Vec<&Job> = world.jobs.iter().filter(is_asked_for).collect();
     if body["SortBy"] == "Name" {
@@ -276,28 +296,35 @@ fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec
     matching
 }
 
-fn by_arn<'a>(world: &'a mut World, body: &Value) -> Result<&'a mut Job, Refusal> {
+/// The tags of a job of either kind, by its ARN.
+fn tags_of<'a>(
+    world: &'a mut World,
+    body: &Value,
+) -> Result<&'a mut BTreeMap<String, String>, Refusal> {
     let arn = body["ResourceArn"].as_str().unwrap_or("").to_owned();
     let name = arn.rsplit_once('/').map_or("", |(_, name)| name).to_owned();
-    world
-        .job_mut(&name)
-        .filter(|job| job.arn == arn)
-        .ok_or_else(|| invalid("Requested resource not found."))
+    let tags = if arn.contains(":processing-job/") {
+        let job = world.processing_job_mut(&name);
+        job.filter(|job| job.arn == arn).map(|job| &mut job.tags)
+    } else {
+        let job = world.job_mut(&name);
+        job.filter(|job| job.arn == arn).map(|job| &mut job.tags)
+    };
+    tags.ok_or_else(not_found)
 }
 
 fn add_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
-    let job = by_arn(world, body)?;
-    job.tags.extend(tags(&body["Tags"]));
-    Ok(json!({ "Tags": tag_list(job) }))
+    let known = tags_of(world, body)?;
+    known.extend(tags(&body["Tags"]));
+    Ok(json!({ "Tags": tag_list(known) }))
 }
 
 fn list_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
-    Ok(json!({ "Tags": tag_list(by_arn(world, body)?) }))
+    Ok(json!({ "Tags": tag_list(tags_of(world, body)?) }))
 }
 
-fn tag_list(job: &Job) -> Vec<Value> {
-    job.tags
-        .iter()
+fn tag_list(tags: &BTreeMap<String, String>) -> Vec<Value> {
+    tags.iter()
         .map(|(key, value)| json!({ "Key": key, "Value": value }))
         .collect()
 }

@@ -1,6 +1,7 @@
 //! Columns derived from a trial's plan, for use in SQL.
 
 use bakeoff_domain::money::price::PriceStatus;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_planner::plan::TrialPlan;
 use serde_json::Value;
 
@@ -10,6 +11,7 @@ use crate::store::{StoreError, stored};
 #[derive(Debug)]
 pub(in crate::store) struct PlanColumns {
     pub(in crate::store) plan: Value,
+    pub(in crate::store) job_kind: &'static str,
     pub(in crate::store) is_price_estimated: bool,
     /// Zero for a trial that cannot run.
     pub(in crate::store) volume_gb: i32,
@@ -24,17 +26,19 @@ pub(in crate::store) struct PlanColumns {
 
 impl PlanColumns {
     pub(in crate::store) fn of(plan: &TrialPlan) -> Result<Self, StoreError> {
-        let request = plan.request.as_ref();
+        let (job, request) = (plan.job(), plan.request.as_ref());
         let checkpoint = request.and_then(|request| request.checkpoint.as_ref());
         let keep_alive = request.and_then(|request| request.keep_alive_seconds);
         let longest = plan.worst_case.map(|worst| worst.billed_seconds);
         Ok(Self {
             plan: stored::write(plan)?,
+            // One that cannot run was to train.
+            job_kind: job.map_or(JobKind::Training, JobRequest::kind).as_str(),
             is_price_estimated: plan
                 .price
                 .as_ref()
                 .is_some_and(|price| price.status == PriceStatus::Estimated),
-            volume_gb: request.map_or(Ok(0), |request| integer(request.volume_size_gb))?,
+            volume_gb: job.map_or(Ok(0), |job| integer(job.volume_size_gb()))?,
             keep_alive_seconds: keep_alive
                 .filter(|seconds| *seconds > 0)
                 .map(integer)

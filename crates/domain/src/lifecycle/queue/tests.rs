@@ -13,7 +13,7 @@ fn now() -> DateTime<Utc> {
 fn quota_pool(name: &str) -> QuotaPool {
     QuotaPool {
         instance_type: name.into(),
-        option: PurchaseOption::OnDemand,
+        usage: Usage::OnDemand,
     }
 }
 

@@ -1,0 +1,353 @@
+//! What is wrong with a pipeline before any of it runs: names, references, circles, bodies. What the linter says
+//! of an experiment is asked elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::reference::{self, Reference};
+use super::{Flaw, StepKind, processing};
+use crate::finding::nearest;
+use crate::money::Usd;
+use crate::sagemaker::is_region;
+use crate::spec::pipeline::{PipelineSpec, ProcessingSpec, StepSpec};
+
+pub const STEPS_MAX: usize = 50;
+const NAME_MAX: usize = 100;
+const STEP_NAME_MAX: usize = 40;
+const RETRIES_MAX: u32 = 5;
+
+impl StepKind {
+    /// What a step of this kind puts out, at the top.
+    pub fn puts_out(self) -> &'static [&'static str] {
+        match self {
+            Self::Processing => &["outputs", "message", "job_name"],
+            Self::Experiment | Self::FullRun => &["experiment_id", "headline", "winner"],
+            Self::Model => &["model_package_id", "arn", "version", "group"],
+        }
+    }
+}
+
+/// A pipeline that can begin: for each step, in order, its kind and the places of the steps that it needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Graph {
+    pub kinds: Vec<StepKind>,
+    pub needs: Vec<Vec<usize>>,
+}
+
+/// Everything that is wrong with it, or its graph.
+pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
+    let mut flaws = head(spec);
+    let places: BTreeMap<&str, usize> = spec
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(place, step)| (step.name.as_str(), place))
+        .collect();
+    let mut seen = BTreeSet::new();
+    let mut graph = Graph::default();
+    for (place, step) in spec.steps.iter().enumerate() {
+        let pointer = format!("/steps/{place}");
+        if !seen.insert(&step.name) {
+            let detail = format!("two steps are named {}", step.name);
+            flaws.push(Flaw::new(
+                format!("{pointer}/name"),
+                detail,
+                "rename one of them",
+            ));
+        }
+        flaws.extend(of_step(step, &pointer));
+        let needs = needs(spec, step, &pointer, &places, &mut flaws);
+        graph.needs.push(needs);
+        let kind = step.bodies().first().map(|(kind, _)| *kind);
+        graph.kinds.push(kind.unwrap_or(StepKind::Processing));
+    }
+    flaws.extend(circle(spec, &graph.needs));
+    if flaws.is_empty() {
+        Ok(graph)
+    } else {
+        Err(flaws)
+    }
+}
+
+/// The flaw of a step that waits for itself.
+fn circle(spec: &PipelineSpec, needs: &[Vec<usize>]) -> Option<Flaw> {
+    let place = on_a_circle(needs)?;
+    let name = &spec.steps.get(place)?.name;
+    Some(Flaw::new(
+        format!("/steps/{place}"),
+        format!("{name} waits for itself, through the steps that it needs"),
+        "drop one of the references, or one name from `after`",
+    ))
+}
+
+fn head(spec: &PipelineSpec) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let mut add = |is_fine: bool, member: &str, detail: &str, fix: &str| {
+        if !is_fine {
+            flaws.push(Flaw::new(format!("/{member}"), detail, fix));
+        }
+    };
+    let is_line = |text: &str| !text.chars().any(char::is_control);
+    let has_name = (1..=NAME_MAX).contains(&spec.name.chars().count()) && is_line(&spec.name);
+    add(
+        has_name,
+        "name",
+        "must be one line of 1 to 100 characters",
+        "name it",
+    );
+    add(
+        is_region(&spec.region),
+        "region",
+        "is no region",
+        "use one such as us-east-1",
+    );
+    let has_role = spec.role_arn.starts_with("arn:") && spec.role_arn.contains(":role/");
+    add(
+        has_role,
+        "role_arn",
+        "must be the ARN of a role",
+        "use arn:aws:iam::<account>:role/<name>",
+    );
+    let output = &spec.output_s3_uri;
+    let has_output = output.starts_with("s3://") && output.len() > 5 && is_line(output);
+    add(
+        has_output,
+        "output_s3_uri",
+        "must be s3://bucket/prefix",
+        "give a folder for the outputs",
+    );
+    add(
+        spec.budget_usd > Usd::ZERO,
+        "budget_usd",
+        "must be more than 0",
+        "say what all steps may spend together",
+    );
+    let has_steps = (1..=STEPS_MAX).contains(&spec.steps.len());
+    add(
+        has_steps,
+        "steps",
+        "must be 1 to 50 steps",
+        "add or drop steps",
+    );
+    flaws
+}
+
+/// What is wrong with a step by itself.
+fn of_step(step: &StepSpec, pointer: &str) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let name = &step.name;
+    if !(1..=STEP_NAME_MAX).contains(&name.len()) || !name.chars().all(is_part) {
+        let detail = "must be 1 to 40 lowercase letters, digits and hyphens";
+        flaws.push(Flaw::new(format!("{pointer}/name"), detail, "rename it"));
+    }
+    if step.retries > RETRIES_MAX {
+        let detail = "must be at most 5";
+        flaws.push(Flaw::new(
+            format!("{pointer}/retries"),
+            detail,
+            "try it less often",
+        ));
+    }
+    let bodies = step.bodies();
+    let [(kind, body)] = bodies.as_slice() else {
+        let detail = "must have exactly one of processing, experiment, full_run and model";
+        flaws.push(Flaw::new(
+            pointer,
+            detail,
+            "say what the step does, and split it if it does two things",
+        ));
+        return flaws;
+    };
+    let pointer = format!("{pointer}/{}", kind.as_str());
+    let (_, unreadable) = reference::find(body);
+    flaws.extend(unreadable.into_iter().map(|one| {
+        Flaw::new(
+            format!("{pointer}{}", one.pointer),
+            format!("{} is no reference", one.text),
+            "write ${step.member}, or $${ for a literal ${",
+        )
+    }));
+    if *kind == StepKind::Processing {
+        flaws.extend(of_processing(body, &pointer));
+    }
+    flaws
+}
+
+/// Of a body that cannot be read, or not yet because a number in it is a reference, nothing is said here.
+fn of_processing(body: &Value, pointer: &str) -> Vec<Flaw> {
+    let spec = serde_json::from_value::<ProcessingSpec>(body.clone());
+    spec.map_or_else(|_| Vec::new(), |spec| processing::flaws(&spec, pointer))
+}
+
+/// The places of the steps that a step needs: those that it names, and those that it refers to.
+fn needs(
+    spec: &PipelineSpec,
+    step: &StepSpec,
+    pointer: &str,
+    places: &BTreeMap<&str, usize>,
+    flaws: &mut Vec<Flaw>,
+) -> Vec<usize> {
+    let mut needs = BTreeSet::new();
+    let unknown = |name: &str, pointer: String| {
+        let near = nearest(name, places.keys().copied(), 1).join(", ");
+        Flaw::new(
+            pointer,
+            format!("there is no step {name}"),
+            format!("name a step of this pipeline, such as {near}"),
+        )
+    };
+    for (index, name) in step.after.iter().enumerate() {
+        match places.get(name.as_str()) {
+            Some(place) => _ = needs.insert(*place),
+            None => flaws.push(unknown(name, format!("{pointer}/after/{index}"))),
+        }
+    }
+    for (kind, body) in step.bodies() {
+        let pointer = format!("{pointer}/{}", kind.as_str());
+        for reference in reference::find(body).0 {
+            let place = format!("{pointer}{}", reference.pointer);
+            match places.get(reference.step.as_str()) {
+                Some(needed) => {
+                    needs.insert(*needed);
+                    flaws.extend(
+                        spec.steps
+                            .get(*needed)
+                            .and_then(|of| not_put_out(of, &reference, &place)),
+                    );
+                }
+                None => flaws.push(unknown(&reference.step, place)),
+            }
+        }
+    }
+    needs.into_iter().collect()
+}
+
+/// The flaw of a reference to something that its step never puts out.
+fn not_put_out(of: &StepSpec, reference: &Reference, pointer: &str) -> Option<Flaw> {
+    let (kind, body) = of.bodies().into_iter().next()?;
+    let known = kind.puts_out();
+    let first = reference.path.first()?;
+    if !known.contains(&first.as_str()) {
+        let detail = format!("{} puts out {}, and no {first}", of.name, known.join(", "));
+        return Some(Flaw::new(pointer, detail, "refer to one of them"));
+    }
+    let output = reference.path.get(1).filter(|_| first == "outputs")?;
+    let outputs = body["outputs"].as_array().into_iter().flatten();
+    let names: Vec<&str> = outputs
+        .filter_map(|output| output["name"].as_str())
+        .collect();
+    let detail = || format!("{} has no output {output}", of.name);
+    let fix = || format!("add it to its outputs, or refer to {}", names.join(", "));
+    (!names.contains(&output.as_str())).then(|| Flaw::new(pointer, detail(), fix()))
+}
+
+/// A step that waits for itself, if any does.
+fn on_a_circle(needs: &[Vec<usize>]) -> Option<usize> {
+    let mut is_done = vec![false; needs.len()];
+    // Each round finishes what needs only finished steps; what is left over lies on a circle or behind one.
+    for _ in needs {
+        for (place, needed) in needs.iter().enumerate() {
+            let is_ready = needed.iter().all(|need| is_done.get(*need) == Some(&true));
+            if let Some(done) = is_done.get_mut(place) {
+                *done |= is_ready;
+            }
+        }
+    }
+    is_done.iter().position(|done| !done)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pipeline(steps: &Value) -> PipelineSpec {
+        serde_json::from_value(
+            json!({"name": "legal", "region": "us-east-1", "role_arn": "arn:aws:iam::1:role/x",
+            "output_s3_uri": "s3://b/out", "budget_usd": 100, "steps": steps}),
+        )
+        .unwrap()
+    }
+
+    fn processing(name: &str, input: &str) -> Value {
+        json!({"name": name, "processing": {"image": "i", "instance_type": "ml.m5.xlarge",
+            "inputs": [{"name": "raw", "s3_uri": input}], "outputs": [{"name": "train"}]}})
+    }
+
+    fn flaws(steps: &Value) -> Vec<(String, String)> {
+        let flaws = check(&pipeline(steps)).unwrap_err();
+        flaws
+            .into_iter()
+            .map(|flaw| (flaw.pointer, flaw.detail))
+            .collect()
+    }
+
+    #[test]
+    fn a_reference_is_a_need() {
+        let steps = json!([processing("a", "s3://b/raw"), processing("b", "${a.outputs.train}"),
+            {"name": "c", "after": ["a"], "model": {"trial_id": "${b.message.x}"}}]);
+        let graph = check(&pipeline(&steps)).unwrap();
+        assert_eq!(graph.needs, [vec![], vec![0], vec![0, 1]]);
+        assert_eq!(
+            graph.kinds,
+            [StepKind::Processing, StepKind::Processing, StepKind::Model]
+        );
+    }
+
+    #[test]
+    fn a_circle_is_refused_once() {
+        let steps = json!([
+            processing("a", "${b.outputs.train}"),
+            processing("b", "${a.outputs.train}")
+        ]);
+        let all = flaws(&steps);
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(all[0].1.contains("waits for itself"));
+        let own = json!([processing("a", "${a.outputs.train}")]);
+        assert!(flaws(&own)[0].1.contains("waits for itself"));
+    }
+
+    #[test]
+    fn what_nobody_puts_out_is_refused_with_what_is() {
+        let all = flaws(&json!([
+            processing("a", "s3://b/raw"),
+            processing("b", "${a.outputs.test}"),
+            processing("c", "${a.winner.trial_id}"),
+            processing("d", "${e.outputs.x}")
+        ]));
+        let told: Vec<&str> = all.iter().map(|(_, detail)| detail.as_str()).collect();
+        assert_eq!(
+            told,
+            [
+                "a has no output test",
+                "a puts out outputs, message, job_name, and no winner",
+                "there is no step e"
+            ]
+        );
+        assert_eq!(all[0].0, "/steps/1/processing/inputs/0/s3_uri");
+    }
+
+    #[test]
+    fn a_step_does_one_thing_and_has_a_name_of_its_own() {
+        let all = flaws(
+            &json!([{"name": "A B", "retries": 9}, processing("c", "s3://b/x"), processing("c", "s3://b/x")]),
+        );
+        let pointers: Vec<&str> = all.iter().map(|(pointer, _)| pointer.as_str()).collect();
+        assert_eq!(
+            pointers,
+            [
+                "/steps/0/name",
+                "/steps/0/retries",
+                "/steps/0",
+                "/steps/2/name"
+            ]
+        );
+        let all = flaws(
+            &json!([{"name": "a", "processing": {"image": "i", "instance_type": "ml.p5.48xlarge"}}]),
+        );
+        assert_eq!(all[0].0, "/steps/0/processing/instance_type");
+    }
+}

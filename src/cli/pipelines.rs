@@ -1,0 +1,292 @@
+//! `bakeoff pipelines`, and `bakeoff run` of a pipeline: starts it, follows its steps, cancels and resumes it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use bakeoff_domain::ids::PipelineId;
+use bakeoff_domain::pipeline::{PipelineState, StepState};
+use clap::{Args, Subcommand};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+
+use super::client::{Client, Target};
+use super::report;
+use crate::api::pipelines::{CreatedPipeline, PipelineView, StepView};
+use crate::clock::real_sleep;
+use crate::ids;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+pub(super) struct PipelinesOptions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List pipelines, the newest first.
+    List(ListOptions),
+    /// Show a pipeline's steps.
+    Show(OneOptions),
+    /// Follow a pipeline until it is over.
+    Follow(OneOptions),
+    /// Start nothing more of a pipeline, and stop what runs.
+    Cancel(OneOptions),
+    /// Take up a pipeline that failed or was cancelled, at the steps that have not completed.
+    Resume(OneOptions),
+}
+
+#[derive(Debug, Args)]
+struct ListOptions {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct OneOptions {
+    /// Id of the pipeline (pip_…).
+    id: PipelineId,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(super) async fn run(options: PipelinesOptions) -> anyhow::Result<ExitCode> {
+    match options.command {
+        Command::List(options) => list(options).await,
+        Command::Show(options) => {
+            let client = Client::new(&options.target)?;
+            show(&read(&client, options.id).await?, options.json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Follow(options) => {
+            let client = Client::new(&options.target)?;
+            follow(&client, options.id, options.json).await
+        }
+        Command::Cancel(options) => command(options, "cancel").await,
+        Command::Resume(options) => command(options, "resume").await,
+    }
+}
+
+async fn command(options: OneOptions, verb: &str) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&options.target)?;
+    // Safe to repeat: it says how things are to be.
+    let path = format!("/v1/pipelines/{}/{verb}", options.id);
+    show(&client.post_again(&path, b"").await?, options.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a document is a pipeline, and no experiment.
+pub(super) fn is_pipeline(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|value| value.get("steps").is_some())
+}
+
+/// Starts a pipeline; follows it if that is wanted.
+pub(super) async fn submit(
+    client: &Client,
+    file: &Path,
+    body: &[u8],
+    follows: bool,
+    is_json: bool,
+) -> anyhow::Result<ExitCode> {
+    let key = ids::fresh().to_string();
+    let created: CreatedPipeline = client
+        .post_once("/v1/pipelines", body, &key)
+        .await
+        .with_context(|| file.display().to_string())?;
+    if !is_json {
+        let steps: Vec<&str> = created
+            .steps
+            .iter()
+            .map(|step| step.name.as_str())
+            .collect();
+        println!("{} ({}): {}", created.name, created.id, steps.join(" → "));
+    }
+    if follows {
+        return follow(client, created.id, is_json).await;
+    }
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(&created)?);
+    } else {
+        println!("to follow it: bakeoff pipelines follow {}", created.id);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn read(client: &Client, id: PipelineId) -> anyhow::Result<PipelineView> {
+    client.get(&format!("/v1/pipelines/{id}")).await
+}
+
+/// One line per step until the pipeline is over, then its table.
+async fn follow(client: &Client, id: PipelineId, is_json: bool) -> anyhow::Result<ExitCode> {
+    let bars = MultiProgress::new();
+    if is_json {
+        bars.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let line = || {
+        let style = ProgressStyle::with_template("{msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        bars.add(ProgressBar::new(1).with_style(style))
+    };
+    let (head, mut lines) = (line(), Vec::new());
+    let ended = loop {
+        let now = read(client, id).await?;
+        head.set_message(format!(
+            "{} — {} spent, {} reserved, budget {}",
+            now.name, now.settled_usd, now.reserved_usd, now.budget_usd
+        ));
+        lines.resize_with(now.steps.len(), line);
+        for (line, step) in lines.iter().zip(&now.steps) {
+            line.set_message(format!(
+                "  {} {:<24} {}",
+                mark(step),
+                step.name,
+                doing(step)
+            ));
+        }
+        if now.state.is_over() {
+            break now;
+        }
+        real_sleep(LOOK_EVERY).await;
+    };
+    head.finish_and_clear();
+    lines.iter().for_each(ProgressBar::finish_and_clear);
+    show(&ended, is_json)?;
+    Ok(if ended.state == PipelineState::Completed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn mark(step: &StepView) -> &'static str {
+    match step.state {
+        StepState::Waiting => "·",
+        StepState::Running => "▶",
+        StepState::Completed => "✔",
+        StepState::Failed => "✘",
+        StepState::Skipped | StepState::Cancelled => "–",
+    }
+}
+
+/// What is known of a step in a few words.
+fn doing(step: &StepView) -> String {
+    let state = if step.reused_from.is_some() {
+        "reused"
+    } else {
+        step.state.as_str()
+    };
+    let on = step.job.as_ref().map(|job| {
+        let (count, kind) = (job.instance_count, &job.instance_type);
+        format!(", {count} × {kind}, {}", job.state.as_str())
+    });
+    let waits = step.job.as_ref().and_then(|job| job.reason.clone());
+    let why = step
+        .reason
+        .clone()
+        .or(waits.filter(|_| step.state == StepState::Running));
+    let why = why.map(|why| format!(": {why}"));
+    let cost = format!(", {}", step.settled_usd);
+    format!(
+        "{state}{}{cost}{}",
+        on.unwrap_or_default(),
+        why.unwrap_or_default()
+    )
+}
+
+fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(pipeline)?);
+        return Ok(());
+    }
+    println!(
+        "{} {} is {}: {} spent of {}",
+        pipeline.name,
+        pipeline.id,
+        pipeline.state.as_str(),
+        pipeline.settled_usd,
+        pipeline.budget_usd
+    );
+    let mut table = report::table(&["step", "kind", "state", "cost", "what came of it"]);
+    for step in &pipeline.steps {
+        let state = if step.reused_from.is_some() {
+            "completed (reused)"
+        } else {
+            step.state.as_str()
+        };
+        table.add_row([
+            step.name.clone(),
+            step.kind.as_str().to_owned(),
+            state.to_owned(),
+            step.settled_usd.to_string(),
+            outcome(step),
+        ]);
+    }
+    println!("{table}");
+    if matches!(
+        pipeline.state,
+        PipelineState::Failed | PipelineState::Cancelled
+    ) {
+        println!(
+            "to take it up again: bakeoff pipelines resume {}",
+            pipeline.id
+        );
+    }
+    Ok(())
+}
+
+/// What a person wants to see of a step's end.
+fn outcome(step: &StepView) -> String {
+    if let Some(reason) = &step.reason {
+        return reason.clone();
+    }
+    let outputs = step.outputs.as_ref();
+    let text = |pointer: &str| {
+        let value = outputs?.pointer(pointer)?;
+        Some(
+            value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned),
+        )
+    };
+    let said = step.job.as_ref().and_then(|job| job.exit_message.clone());
+    let package = || Some(format!("{} {}", text("/group")?, text("/version")?));
+    text("/headline")
+        .or(said)
+        .or_else(package)
+        .unwrap_or_default()
+}
+
+async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&options.target)?;
+    let found: Vec<PipelineView> = client.all("/v1/pipelines?").await?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = report::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
+    for one in &found {
+        let done = one
+            .steps
+            .iter()
+            .filter(|step| step.state == StepState::Completed);
+        table.add_row([
+            one.name.clone(),
+            one.state.as_str().to_owned(),
+            format!("{} of {}", done.count(), one.steps.len()),
+            one.settled_usd.to_string(),
+            one.budget_usd.to_string(),
+            one.id.to_string(),
+        ]);
+    }
+    println!("{table}");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,385 @@
+//! Pipelines: start, list, get, cancel, resume. What their steps do is in [`crate::tasks::conductor`].
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::finding::{Finding, Severity};
+use bakeoff_domain::ids::{ExperimentId, PipelineId, TrialId};
+use bakeoff_domain::pipeline::check::{Graph, check};
+use bakeoff_domain::pipeline::reference::{Reference, replaced};
+use bakeoff_domain::pipeline::{Flaw, PipelineState, StepKind};
+use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::full_run::FullRunSpec;
+use bakeoff_domain::spec::pipeline::{PipelineSpec, ProcessingSpec};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::auth::{Caller, Editor};
+use super::experiments::Keyed;
+use super::extract::{Id, Params, Raw, parse};
+use super::heavy::aside;
+use super::page;
+use super::problem::{FieldError, Problem, Problems};
+use crate::api::model_packages::RegisterModel;
+use crate::api::page::Page;
+use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, StepView};
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::experiments::lifecycle::ExperimentCommand;
+use crate::store::pipelines::{NewPipeline, Pipeline};
+use crate::store::to_json;
+use crate::{document, ids, intake};
+
+impl From<Flaw> for FieldError {
+    fn from(flaw: Flaw) -> Self {
+        Self {
+            pointer: flaw.pointer,
+            detail: flaw.detail,
+            fix: flaw.fix,
+            rule: "pipeline".to_owned(),
+        }
+    }
+}
+
+/// Start a pipeline
+///
+/// Checks all of it and starts the steps that wait for nothing. A comparison whose members are all known is
+/// linted at once, with what earlier steps put out taken for granted; what cannot be known before is checked when its
+/// step begins.
+#[utoipa::path(post, path = "/v1/pipelines", operation_id = "createPipeline", tag = "pipelines",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body counts once, for good")),
+    request_body = PipelineSpec,
+    responses((status = 201, description = "Started", body = CreatedPipeline,
+        headers(("Location" = String, description = "Path of the pipeline"))), Problems))]
+pub(super) async fn create(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<Response, Problem> {
+    let keyed = Keyed::of(&headers, "POST /v1/pipelines\n", &body)?;
+    if let Some(reply) = keyed.earlier_at(&app, caller, "/v1/pipelines").await? {
+        return Ok(reply);
+    }
+    let (spec, mut wrong) = parse::<PipelineSpec>(body).await?;
+    let graph = check(&spec).unwrap_or_else(|flaws| {
+        wrong.extend(flaws.into_iter().map(FieldError::from));
+        Graph::default()
+    });
+    if !app.places.contains_key(&spec.region) {
+        let served: Vec<&str> = app.places.keys().map(String::as_str).collect();
+        let detail = format!("this service runs jobs in {} only", served.join(", "));
+        wrong.push(field("/region", detail, "use one of them"));
+    }
+    wrong.extend(bodies(&app, caller, &spec).await?);
+    if !wrong.is_empty() {
+        return Err(Problem::invalid(wrong));
+    }
+    start(&app, caller, &spec, &graph, &keyed).await
+}
+
+/// Writes a pipeline once, and answers with it.
+async fn start(
+    app: &App,
+    caller: Caller,
+    spec: &PipelineSpec,
+    graph: &Graph,
+    keyed: &Keyed<'_>,
+) -> Result<Response, Problem> {
+    let new = NewPipeline {
+        id: PipelineId(ids::fresh()),
+        project_id: caller.project,
+        spec,
+        kinds: &graph.kinds,
+    };
+    let reply = to_json(&created(new.id, spec, graph))?;
+    let once = keyed.once(&reply);
+    let now = app.clock.now();
+    match app.store.create_pipeline(&new, &once, now).await {
+        Ok(()) => {
+            let location = format!("/v1/pipelines/{}", new.id);
+            Ok((
+                StatusCode::CREATED,
+                [(header::LOCATION, location)],
+                Json(reply),
+            )
+                .into_response())
+        }
+        // A concurrent equal request was first: return its answer.
+        Err(StoreError::Conflict { constraint }) => {
+            let earlier = keyed.earlier_at(app, caller, "/v1/pipelines").await?;
+            earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn field(pointer: &str, detail: String, fix: &str) -> FieldError {
+    FieldError {
+        pointer: pointer.to_owned(),
+        detail,
+        fix: fix.to_owned(),
+        rule: "pipeline".to_owned(),
+    }
+}
+
+fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipeline {
+    let name = |place: &usize| spec.steps.get(*place).map(|step| step.name.clone());
+    let steps = spec.steps.iter().zip(graph.kinds.iter().zip(&graph.needs));
+    CreatedPipeline {
+        id,
+        name: spec.name.clone(),
+        state: PipelineState::Running,
+        steps: steps
+            .map(|(step, (kind, needs))| CreatedStep {
+                name: step.name.clone(),
+                kind: *kind,
+                needs: needs.iter().filter_map(name).collect(),
+            })
+            .collect(),
+    }
+}
+
+/// What a reference may stand for, as far as types are concerned.
+fn stand_in(reference: &Reference) -> Value {
+    let path: Vec<&str> = reference.path.iter().map(String::as_str).collect();
+    match path.as_slice() {
+        ["outputs", name] => json!(format!("s3://bakeoff-later/{}/{name}", reference.step)),
+        ["experiment_id"] => json!(ExperimentId(Uuid::nil())),
+        ["winner", "trial_id"] => json!(TrialId(Uuid::nil())),
+        ["message", .., "records" | "bytes" | "tokens"] => json!(1_000_000),
+        _ => json!("later"),
+    }
+}
+
+/// A body as far as it can be read before its references stand for something: what does not fit is told.
+fn read<T: DeserializeOwned + ToSchema>(
+    body: &Value,
+    pointer: &str,
+    wrong: &mut Vec<FieldError>,
+) -> Option<T> {
+    let whole = replaced(body, &|reference| Ok(stand_in(reference))).ok()?;
+    let (parsed, other) = document::read::<T>(&whole);
+    wrong.extend(other.iter().map(|finding| below(pointer, finding)));
+    match parsed {
+        Ok(value) => Some(value),
+        // A stand-in may be of another type than what will stand there.
+        Err(finding) => {
+            if whole == *body {
+                wrong.push(below(pointer, &finding));
+            }
+            None
+        }
+    }
+}
+
+fn below(pointer: &str, finding: &Finding) -> FieldError {
+    FieldError {
+        pointer: format!("{pointer}{}", finding.pointer),
+        ..FieldError::from(finding)
+    }
+}
+
+/// What is wrong with the bodies of the steps, as far as it can be known before.
+async fn bodies(
+    app: &App,
+    caller: Caller,
+    spec: &PipelineSpec,
+) -> Result<Vec<FieldError>, Problem> {
+    let mut wrong = Vec::new();
+    for (place, step) in spec.steps.iter().enumerate() {
+        for (kind, body) in step.bodies() {
+            let pointer = format!("/steps/{place}/{}", kind.as_str());
+            match kind {
+                StepKind::Processing => _ = read::<ProcessingSpec>(body, &pointer, &mut wrong),
+                StepKind::Model => _ = read::<RegisterModel>(body, &pointer, &mut wrong),
+                StepKind::FullRun => {
+                    let mut rest = body.clone();
+                    let of = rest
+                        .as_object_mut()
+                        .and_then(|rest| rest.remove("experiment_id"));
+                    if of.is_none() {
+                        let detail = "must name the experiment whose answer is run".to_owned();
+                        let pointer = format!("{pointer}/experiment_id");
+                        wrong.push(field(
+                            &pointer,
+                            detail,
+                            "use ${<step>.experiment_id}, or an id",
+                        ));
+                    }
+                    read::<FullRunSpec>(&rest, &pointer, &mut wrong);
+                }
+                StepKind::Experiment => {
+                    if let Some(experiment) = read::<ExperimentSpec>(body, &pointer, &mut wrong) {
+                        wrong.extend(lint(app, caller, spec, &pointer, experiment).await?);
+                    }
+                }
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// What the linter says of a comparison.
+async fn lint(
+    app: &App,
+    caller: Caller,
+    spec: &PipelineSpec,
+    pointer: &str,
+    experiment: ExperimentSpec,
+) -> Result<Vec<FieldError>, Problem> {
+    if experiment.region != spec.region {
+        let detail = format!("must be the pipeline's, {}", spec.region);
+        let pointer = format!("{pointer}/region");
+        return Ok(vec![field(
+            &pointer,
+            detail,
+            "use one region for all of it",
+        )]);
+    }
+    let loaded = intake::load(app, caller.project, experiment).await?;
+    let preview = aside(move || loaded.preview()).await?;
+    let blocking = preview.findings.iter();
+    let blocking = blocking.filter(|finding| finding.severity == Severity::Error);
+    Ok(blocking.map(|finding| below(pointer, finding)).collect())
+}
+
+/// Pipelines with their steps, in the order given.
+async fn views(app: &App, pipelines: Vec<Pipeline>) -> Result<Vec<PipelineView>, StoreError> {
+    let all: Vec<Uuid> = pipelines.iter().map(|pipeline| pipeline.id.0).collect();
+    let steps = app.store.pipeline_steps(&all).await?;
+    let experiments = steps
+        .iter()
+        .filter(|step| step.kind == StepKind::Processing);
+    let experiments: Vec<Uuid> = experiments
+        .filter_map(|step| Some(step.experiment_id?.0))
+        .collect();
+    let trials = app.store.step_trials(&experiments).await?;
+    let mut trials: BTreeMap<ExperimentId, _> = trials.into_iter().collect();
+    let mut by_pipeline: BTreeMap<PipelineId, Vec<StepView>> = BTreeMap::new();
+    for step in steps {
+        let trial = step.experiment_id.and_then(|id| trials.remove(&id));
+        let of = by_pipeline.entry(step.pipeline_id).or_default();
+        of.push(StepView::of(step, trial));
+    }
+    let views = pipelines.into_iter().map(|pipeline| {
+        let steps = by_pipeline.remove(&pipeline.id).unwrap_or_default();
+        PipelineView::of(pipeline, steps)
+    });
+    Ok(views.collect())
+}
+
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PipelineParams {
+    /// Items per page, 1 to 500; 50 when absent.
+    page_size: Option<u32>,
+    /// `next_page_token` of the page before.
+    page_token: Option<String>,
+}
+
+/// List pipelines
+#[utoipa::path(get, path = "/v1/pipelines", operation_id = "listPipelines", tag = "pipelines", params(PipelineParams),
+    responses((status = 200, description = "A page, newest first", body = Page<PipelineView>), Problems))]
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<PipelineParams>,
+) -> Result<Json<Page<PipelineView>>, Problem> {
+    let size = page::size(params.page_size)?;
+    let before = page::read_token(params.page_token.as_deref(), "pipelines")?;
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
+    let rows = app.store.pipelines(caller.project, before, limit).await?;
+    let rows = views(&app, rows).await?;
+    Ok(Json(page::cut(
+        rows,
+        size,
+        "pipelines",
+        |row| row.id.0,
+        |row| row,
+    )))
+}
+
+fn absent(id: PipelineId) -> Problem {
+    Problem::not_found(format!("there is no pipeline {id} in this project"))
+}
+
+async fn shown(app: &App, caller: Caller, id: PipelineId) -> Result<Json<PipelineView>, Problem> {
+    let found = app.store.pipeline(caller.project, id).await?;
+    let view = views(app, found.into_iter().collect()).await?.pop();
+    Ok(Json(view.ok_or_else(|| absent(id))?))
+}
+
+/// Get a pipeline
+#[utoipa::path(get, path = "/v1/pipelines/{pipeline_id}", operation_id = "getPipeline", tag = "pipelines",
+    params(("pipeline_id" = PipelineId, Path)),
+    responses((status = 200, description = "How far it is, and what it has cost", body = PipelineView), Problems))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<PipelineId>,
+) -> Result<Json<PipelineView>, Problem> {
+    shown(&app, caller, id).await
+}
+
+/// Cancel a pipeline
+///
+/// Starts nothing more, and stops what runs; what has completed stays. Safe to repeat.
+#[utoipa::path(post, path = "/v1/pipelines/{pipeline_id}/cancel", operation_id = "cancelPipeline", tag = "pipelines",
+    params(("pipeline_id" = PipelineId, Path)),
+    responses((status = 200, description = "As it is now", body = PipelineView), Problems))]
+pub(super) async fn cancel(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<PipelineId>,
+) -> Result<Json<PipelineView>, Problem> {
+    let now = app.clock.now();
+    app.store.cancel_pipeline(caller.project, id, now).await?;
+    shown(&app, caller, id).await
+}
+
+/// Resume a pipeline
+///
+/// Takes up one that failed or was cancelled, at the steps that have not completed. In a running one, it queues
+/// jobs again that wait for a person, after a quota was raised or a pause.
+#[utoipa::path(post, path = "/v1/pipelines/{pipeline_id}/resume", operation_id = "resumePipeline", tag = "pipelines",
+    params(("pipeline_id" = PipelineId, Path)),
+    responses((status = 200, description = "As it is now", body = PipelineView), Problems))]
+pub(super) async fn resume(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<PipelineId>,
+) -> Result<Json<PipelineView>, Problem> {
+    let now = app.clock.now();
+    let found = app.store.pipeline(caller.project, id).await?;
+    let found = found.ok_or_else(|| absent(id))?;
+    match found.state {
+        PipelineState::Failed | PipelineState::Cancelled => {
+            app.store.resume_pipeline(caller.project, id, now).await?;
+        }
+        PipelineState::Running => {
+            let steps = app.store.pipeline_steps(&[id.0]).await?;
+            let works = steps.iter().filter(|step| !step.state.is_over());
+            for experiment in works.filter_map(|step| step.experiment_id) {
+                let resume = ExperimentCommand::Resume;
+                app.store
+                    .command(caller.project, experiment, resume, now)
+                    .await?;
+            }
+        }
+        state @ (PipelineState::Cancelling | PipelineState::Completed) => {
+            let state = state.as_str();
+            let detail =
+                format!("it is {state}: only one that failed, was cancelled or waits is resumed");
+            return Err(Problem::conflict("pipeline_not_resumable", detail));
+        }
+    }
+    shown(&app, caller, id).await
+}

@@ -1,0 +1,293 @@
+//! The conductor: starts, stops and ends the steps of pipelines, one claimed pipeline at a time. What happens next
+//! is decided by [`bakeoff_domain::pipeline::decide`]; what a step begins is prepared by [`crate::pipelines`].
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::ids::PipelineId;
+use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::pipeline::decide::{Act, Means, StepFacts, Work, decide};
+use bakeoff_domain::pipeline::{StepState, check};
+use bakeoff_domain::registry::RegistryState;
+use chrono::TimeDelta;
+use serde_json::Value;
+
+use crate::app::App;
+use crate::crash;
+use crate::ids;
+use crate::pipelines::{self, NotReady, Ready};
+use crate::store::StoreError;
+use crate::store::experiments::lifecycle::ExperimentCommand;
+use crate::store::pipelines::{Pipeline, Step, StepEnd, StepWork, Written};
+
+/// Pipelines worked on in one tick.
+const TICK_MAX: usize = 50;
+/// How long a claim is held: longer than preparing the steps of a pipeline may take.
+const HOLD: TimeDelta = TimeDelta::minutes(5);
+/// How long a pipeline whose steps run is left alone; the end of a step's work makes it due at once.
+const PAUSE: TimeDelta = TimeDelta::seconds(30);
+
+/// Runs one tick; returns how many were worked on.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    for count in 0..TICK_MAX {
+        let now = app.clock.now();
+        // A copy of the database must not start what its original does.
+        if !app.fence.may_act(now) {
+            return Ok(count);
+        }
+        let claimed = app
+            .store
+            .claim_due_pipeline(&app.place.region, now, HOLD)
+            .await;
+        let pipeline = match claimed {
+            Ok(Some(pipeline)) => pipeline,
+            Ok(None) => return Ok(count),
+            // One that a newer version wrote must not hold up the others.
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(%error, "unreadable pipeline; skipped");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        app.pulse.beat();
+        // One that fails must not hold up the others.
+        if let Err(error) = work(app, &pipeline).await {
+            tracing::warn!(%error, pipeline = %pipeline.id, "work on a pipeline failed; it is due again later");
+        }
+    }
+    Ok(TICK_MAX)
+}
+
+async fn work(app: &App, pipeline: &Pipeline) -> Result<(), StoreError> {
+    let steps = app.store.pipeline_steps(&[pipeline.id.0]).await?;
+    let corrupt = || StoreError::corrupt("pipelines", pipeline.id, "spec");
+    let graph = check::check(&pipeline.spec).map_err(|_| corrupt())?;
+    let mut facts = Vec::with_capacity(steps.len());
+    for (step, needs) in steps.iter().zip(&graph.needs) {
+        let spec = pipeline.spec.steps.get(step.place).ok_or_else(corrupt)?;
+        facts.push(StepFacts {
+            state: step.state,
+            needs: needs.clone(),
+            tries: step.tries,
+            retries: spec.retries,
+            work: work_of(app, pipeline, step).await?,
+        });
+    }
+    let acts = decide(pipeline.state, &facts);
+    crash::point("before_steps");
+    let mut hand = Hand {
+        app,
+        pipeline,
+        outputs: outputs(&steps),
+        means: means(pipeline, &steps),
+        steps,
+        is_changed: false,
+    };
+    for act in acts {
+        app.pulse.beat();
+        if hand.carry_out(act).await? == Written::Stale {
+            return Ok(());
+        }
+    }
+    let now = app.clock.now();
+    let next = if hand.is_changed { now } else { now + PAUSE };
+    app.store.release_pipeline(pipeline, next).await
+}
+
+/// How the work of a running step stands.
+async fn work_of(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Option<Work>, StoreError> {
+    if step.state != StepState::Running {
+        return Ok(None);
+    }
+    if let Some(id) = step.model_package_id {
+        let package = app.store.model_package(pipeline.project_id, id).await?;
+        return Ok(Some(match package.map(|one| (one.state, one.reason)) {
+            Some((RegistryState::Registered, _)) => Work::Completed,
+            Some((RegistryState::Registering, _)) => Work::UnderWay,
+            Some((RegistryState::Failed, why)) => Work::Failed(why.unwrap_or_default()),
+            None => Work::Failed("its model package is gone".to_owned()),
+        }));
+    }
+    let why = || why_ended(app, step);
+    Ok(Some(match step.experiment_state {
+        Some(ExperimentState::Running | ExperimentState::Cancelling) => Work::UnderWay,
+        Some(ExperimentState::Completed) => Work::Completed,
+        Some(ExperimentState::Failed) => Work::Failed(why().await?),
+        Some(ExperimentState::Cancelled) => Work::Stopped(why().await?),
+        None => Work::Failed("its experiment is gone".to_owned()),
+    }))
+}
+
+async fn why_ended(app: &App, step: &Step) -> Result<String, StoreError> {
+    let Some(id) = step.experiment_id else {
+        return Ok(String::new());
+    };
+    let trials = app.store.step_trials(&[id.0]).await?;
+    if let Some((_, trial)) = trials.into_iter().next() {
+        let said = trial.exit_message.map(|said| format!(" ({said})"));
+        let reason = trial.reason.unwrap_or_default();
+        return Ok(format!("{reason}{}", said.unwrap_or_default()));
+    }
+    let answer = app.store.recommendation(id).await?;
+    Ok(answer.map_or_else(String::new, |answer| answer.headline))
+}
+
+/// What steps that have completed have put out, by name.
+fn outputs(steps: &[Step]) -> BTreeMap<String, Value> {
+    let done = steps.iter();
+    done.filter_map(|step| Some((step.name.clone(), step.outputs.clone()?)))
+        .collect()
+}
+
+fn means(pipeline: &Pipeline, steps: &[Step]) -> Means {
+    Means {
+        budget_usd: pipeline.budget_usd,
+        spent_usd: steps.iter().map(|step| step.spent_usd).sum(),
+        held_usd: steps.iter().map(|step| step.held_usd).sum(),
+    }
+}
+
+/// The state in the course of one claim.
+struct Hand<'a> {
+    app: &'a App,
+    pipeline: &'a Pipeline,
+    steps: Vec<Step>,
+    outputs: BTreeMap<String, Value>,
+    means: Means,
+    /// Whether something was written that may let another step begin.
+    is_changed: bool,
+}
+
+impl Hand<'_> {
+    async fn carry_out(&mut self, act: Act) -> Result<Written, StoreError> {
+        let (store, now) = (&self.app.store, self.app.clock.now());
+        match act {
+            Act::Start(place) => self.start(place).await,
+            Act::Stop(place) => self.stop(place).await,
+            Act::Again(place, why) => {
+                self.is_changed = true;
+                store.try_step_again(self.pipeline, place, &why).await
+            }
+            Act::End(place, StepState::Completed, _) => {
+                let Some(step) = self.steps.get(place) else {
+                    return Ok(Written::Done);
+                };
+                let outputs = pipelines::put_out(self.app, self.pipeline, step).await?;
+                let name = step.name.clone();
+                let written = self.completed(place, &outputs, None).await?;
+                self.outputs.insert(name, outputs);
+                Ok(written)
+            }
+            Act::End(place, state, why) => self.end(place, state, why.as_deref()).await,
+            Act::EndPipeline(state) => {
+                store.end_pipeline(self.pipeline, state, now).await?;
+                tracing::info!(pipeline = %self.pipeline.id, state = state.as_str(), "a pipeline is over");
+                // What is over is not claimed any more.
+                Ok(Written::Stale)
+            }
+        }
+    }
+
+    async fn completed(
+        &mut self,
+        place: usize,
+        outputs: &Value,
+        reused_from: Option<PipelineId>,
+    ) -> Result<Written, StoreError> {
+        self.is_changed = true;
+        let end = StepEnd {
+            state: StepState::Completed,
+            reason: None,
+            outputs: Some(outputs),
+            reused_from,
+        };
+        let now = self.app.clock.now();
+        self.app
+            .store
+            .end_step(self.pipeline, place, &end, now)
+            .await
+    }
+
+    async fn end(
+        &mut self,
+        place: usize,
+        state: StepState,
+        why: Option<&str>,
+    ) -> Result<Written, StoreError> {
+        self.is_changed = true;
+        let end = StepEnd {
+            state,
+            reason: why,
+            outputs: None,
+            reused_from: None,
+        };
+        let now = self.app.clock.now();
+        self.app
+            .store
+            .end_step(self.pipeline, place, &end, now)
+            .await
+    }
+
+    async fn stop(&mut self, place: usize) -> Result<Written, StoreError> {
+        let step = self.steps.get(place);
+        let Some(experiment) = step.and_then(|step| step.experiment_id) else {
+            // A registration takes seconds, and is not taken back.
+            return self.end(place, StepState::Cancelled, None).await;
+        };
+        let (store, now) = (&self.app.store, self.app.clock.now());
+        let project = self.pipeline.project_id;
+        store
+            .command(project, experiment, ExperimentCommand::Cancel, now)
+            .await?;
+        Ok(Written::Done)
+    }
+
+    async fn start(&mut self, place: usize) -> Result<Written, StoreError> {
+        let Some(spec) = self.pipeline.spec.steps.get(place) else {
+            return Ok(Written::Done);
+        };
+        let (app, pipeline) = (self.app, self.pipeline);
+        match pipelines::prepare(app, pipeline, spec, &self.outputs, self.means).await {
+            Ok(ready) => self.begin(place, &spec.name, ready).await,
+            Err(NotReady::Never(why)) => self.end(place, StepState::Failed, Some(&why)).await,
+            Err(NotReady::Later(why)) => {
+                app.store.step_waits(pipeline, place, &why).await?;
+                Ok(Written::Done)
+            }
+            Err(NotReady::Store(error)) => Err(error),
+        }
+    }
+
+    async fn begin(
+        &mut self,
+        place: usize,
+        name: &str,
+        ready: Ready,
+    ) -> Result<Written, StoreError> {
+        let pipeline = self.pipeline;
+        let fresh_workload_id = ids::fresh();
+        let work = match &ready {
+            Ready::Reused { from, outputs } => {
+                let written = self.completed(place, outputs, Some(*from)).await?;
+                self.outputs.insert(name.to_owned(), outputs.clone());
+                return Ok(written);
+            }
+            Ready::Job(job) => StepWork::Job(job.work(pipeline, name)),
+            Ready::Experiment(prepared) => StepWork::Experiment(
+                prepared.new_experiment(pipeline.project_id, fresh_workload_id),
+            ),
+            Ready::Model(id) => StepWork::Model(*id),
+        };
+        self.means.held_usd += ready.budget_usd();
+        let fingerprint = match &ready {
+            Ready::Job(job) => job.fingerprint.as_ref().map(<[u8; 32]>::as_slice),
+            Ready::Experiment(_) | Ready::Model(_) | Ready::Reused { .. } => None,
+        };
+        let (store, now) = (&self.app.store, self.app.clock.now());
+        let written = store
+            .start_step(pipeline, place, &work, fingerprint, now)
+            .await?;
+        crash::point("after_step");
+        self.app.wake_schedulers();
+        Ok(written)
+    }
+}
