@@ -83,16 +83,17 @@ async fn turn(test: &TestApp) {
     while conductor::tick(&test.app).await.unwrap() > 0 {}
 }
 
-/// In steps of some minutes until it is over; then nothing may leak.
+/// In steps of some minutes, later half hours, until it is over; then nothing may leak.
 async fn run(test: &TestApp, id: &str) -> PipelineView {
-    for _ in 0..600 {
+    for round in 0..700 {
         turn(test).await;
         let view = read(test, id).await;
         if view.state.is_over() {
             test.assert_nothing_leaks(&[]).await;
             return view;
         }
-        test.advance(TimeDelta::minutes(4)).await;
+        let minutes = if round < 150 { 4 } else { 30 };
+        test.advance(TimeDelta::minutes(minutes)).await;
     }
     panic!("it has not ended: {:#?}", read(test, id).await);
 }
@@ -593,4 +594,29 @@ async fn processing_has_a_quota_of_its_own(pool: PgPool) {
         .await
         .unwrap();
     assert_eq!(options, [PurchaseOption::OnDemand.as_str()]);
+}
+
+/// What the documents that were asked for describe, as it ships: from raw data to a registered model, to the cent.
+#[sqlx::test(migrations = false)]
+async fn the_examples_run_to_their_end(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    for key in ["code/prepare.py", "code/evaluate.py", "legal/raw/a.jsonl", "hebrew/raw/a.jsonl"] {
+        test.region.put_object("bakeoff-example", key);
+    }
+    let examples = [
+        include_str!("../../examples/pipelines/legal-g5.json"),
+        include_str!("../../examples/pipelines/hebrew-p5.json"),
+    ];
+    for example in examples {
+        let body: Value = serde_json::from_str(example).unwrap();
+        let view = run(&test, &started(&test, &body).await).await;
+        assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
+        assert!(view.settled_usd <= view.budget_usd);
+        let register = step(&view, "register").outputs.clone().unwrap();
+        assert_eq!(register["version"], json!(1));
+    }
+    let record = test.record().await;
+    let processing = kinds(&record).iter().filter(|kind| *kind == "processing").count();
+    assert_eq!(processing, 4);
+    assert_billed(&test).await;
 }
