@@ -30,6 +30,7 @@ use crate::intake::{self, Prepared};
 use crate::read;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::experiments::{Experiment, ExperimentFilter};
+use crate::store::money::ledger::Written;
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
 
@@ -401,6 +402,18 @@ pub(super) struct LedgerParams {
     page_token: Option<i64>,
 }
 
+impl LedgerParams {
+    /// The last entry seen, and how many are on a page.
+    pub(super) fn page(&self) -> Result<(i64, usize), Problem> {
+        Ok((self.page_token.unwrap_or(0), page::size(self.page_size)?))
+    }
+}
+
+/// A page of a ledger, of which one row more was read.
+pub(super) fn ledger_page(rows: Vec<Written>, size: usize) -> Json<Page<LedgerEntryView>> {
+    Json(page::cut_by_number(rows, size, |row| row.id, Into::into))
+}
+
 /// The ledger of an experiment
 ///
 /// Every reservation, release and settlement, oldest first. A running job is settled when it ends;
@@ -415,16 +428,8 @@ pub(super) async fn ledger(
     Params(params): Params<LedgerParams>,
 ) -> Result<Json<Page<LedgerEntryView>>, Problem> {
     find(&app, caller, id).await?;
-    let size = page::size(params.page_size)?;
+    let (after, size) = params.page()?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app
-        .store
-        .ledger(id, params.page_token.unwrap_or(0), limit)
-        .await?;
-    Ok(Json(page::cut_by_number(
-        rows,
-        size,
-        |row| row.id,
-        Into::into,
-    )))
+    let rows = app.store.ledger(id, after, limit).await?;
+    Ok(ledger_page(rows, size))
 }

@@ -132,6 +132,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::copy))
         .routes(routes!(pipelines::create, pipelines::list))
         .routes(routes!(pipelines::get))
+        .routes(routes!(pipelines::ledger))
         .routes(routes!(pipelines::cancel))
         .routes(routes!(pipelines::resume))
         .routes(routes!(model_packages::register, model_packages::list))

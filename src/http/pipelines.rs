@@ -21,12 +21,13 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::auth::{Caller, Editor};
-use super::experiments::Keyed;
+use super::experiments::{Keyed, LedgerParams, ledger_page};
 use super::extract::{Id, Params, Raw, parse};
 use super::heavy::aside;
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use crate::api::model_packages::RegisterModel;
+use crate::api::money::LedgerEntryView;
 use crate::api::page::Page;
 use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, StepView};
 use crate::app::App;
@@ -327,6 +328,26 @@ pub(super) async fn get(
     Id(id): Id<PipelineId>,
 ) -> Result<Json<PipelineView>, Problem> {
     shown(&app, caller, id).await
+}
+
+/// The ledger of a pipeline
+///
+/// Every reservation, release and settlement of all its steps, oldest first.
+#[utoipa::path(get, path = "/v1/pipelines/{pipeline_id}/ledger", operation_id = "getPipelineLedger", tag = "pipelines",
+    params(("pipeline_id" = PipelineId, Path), LedgerParams),
+    responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]
+pub(super) async fn ledger(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<PipelineId>,
+    Params(params): Params<LedgerParams>,
+) -> Result<Json<Page<LedgerEntryView>>, Problem> {
+    let found = app.store.pipeline(caller.project, id).await?;
+    found.ok_or_else(|| absent(id))?;
+    let (after, size) = params.page()?;
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
+    let rows = app.store.pipeline_ledger(id, after, limit).await?;
+    Ok(ledger_page(rows, size))
 }
 
 /// Cancel a pipeline

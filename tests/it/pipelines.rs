@@ -191,6 +191,17 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
         spending["total"]["processing_usd"].as_f64().unwrap() > 0.0,
         "{spending}"
     );
+    let ledger = test
+        .get(&format!("/v1/pipelines/{id}/ledger?page_size=500"))
+        .await;
+    let entries = ledger["items"].as_array().unwrap().iter();
+    let paid = entries.filter(|entry| entry["kind"] == "settled");
+    let paid: f64 = paid.map(|entry| entry["usd"].as_f64().unwrap()).sum();
+    assert!(
+        (paid - view.settled_usd.as_f64()).abs() < 1e-6,
+        "{paid} {}",
+        view.settled_usd
+    );
     let costs: f64 = view
         .steps
         .iter()
@@ -600,7 +611,12 @@ async fn processing_has_a_quota_of_its_own(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn the_examples_run_to_their_end(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    for key in ["code/prepare.py", "code/evaluate.py", "legal/raw/a.jsonl", "hebrew/raw/a.jsonl"] {
+    for key in [
+        "code/prepare.py",
+        "code/evaluate.py",
+        "legal/raw/a.jsonl",
+        "hebrew/raw/a.jsonl",
+    ] {
         test.region.put_object("bakeoff-example", key);
     }
     let examples = [
@@ -616,7 +632,10 @@ async fn the_examples_run_to_their_end(pool: PgPool) {
         assert_eq!(register["version"], json!(1));
     }
     let record = test.record().await;
-    let processing = kinds(&record).iter().filter(|kind| *kind == "processing").count();
+    let processing = kinds(&record)
+        .iter()
+        .filter(|kind| *kind == "processing")
+        .count();
     assert_eq!(processing, 4);
     assert_billed(&test).await;
 }

@@ -6,6 +6,7 @@ mod client;
 mod course;
 mod database;
 mod models;
+mod pipelines;
 mod plan;
 mod proxy;
 mod stage;
@@ -180,6 +181,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
         "cancels_judged",
         "points_compared",
         "model_packages",
+        "pipeline_steps",
     ];
     // Looked at with `psql`, which npm's Postgres lacks; so many seeds need it for upgrades anyway.
     if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
@@ -499,6 +501,8 @@ fn total(stormed: &Stormed) -> Value {
         "losers_stopped": all(|one| one.raced),
         "points_compared": all(|one| one.points),
         "model_packages": all(|one| one.packages),
+        "pipeline_steps": all(|one| one.steps),
+        "jobs_by_kind": jobs_by_kind(&stormed.verdicts),
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),
         "pools_reused": all(|one| one.pools_reused),
@@ -522,7 +526,7 @@ fn total(stormed: &Stormed) -> Value {
 type Figure = (&'static str, fn(&Verdict) -> u32);
 
 /// Figures that must be zero.
-const WRONGS: [Figure; 13] = [
+const WRONGS: [Figure; 14] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -536,7 +540,19 @@ const WRONGS: [Figure; 13] = [
     ("panics", |one| one.panics),
     ("statuses_backwards", |one| one.backwards),
     ("model_packages_wrong", |one| one.packages_wrong),
+    ("pipelines_wrong", |one| one.pipelines_wrong),
 ];
+
+/// The region's jobs of each kind.
+fn jobs_by_kind(verdicts: &Verdicts) -> BTreeMap<&str, u64> {
+    let mut kinds = BTreeMap::new();
+    for (_, one) in verdicts {
+        for (kind, count) in &one.jobs_by_kind {
+            *kinds.entry(kind.as_str()).or_default() += count;
+        }
+    }
+    kinds
+}
 
 /// How often each fault happened.
 fn faults(stormed: &Stormed) -> BTreeMap<String, u64> {
@@ -579,6 +595,8 @@ fn show(result: &Value) {
             "losers_stopped",
             "points_compared",
             "model_packages",
+            "pipeline_steps",
+            "jobs_by_kind",
             "cancels_judged",
             "cancel_p99_seconds",
             "pools_reused",

@@ -1,6 +1,6 @@
 //! The ledger: one row for each change to a job's money, each written at most once.
 
-use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PipelineId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use chrono::{DateTime, Utc};
@@ -140,6 +140,47 @@ pub struct Written {
     pub recorded_at: DateTime<Utc>,
 }
 
+struct Row {
+    id: i64,
+    trial_id: Option<Uuid>,
+    job_id: Uuid,
+    kind: String,
+    resource: String,
+    component: String,
+    usd: Decimal,
+    quantity: i64,
+    unit: String,
+    price_id: Option<Uuid>,
+    estimated: bool,
+    recorded_at: DateTime<Utc>,
+    used_from: Option<DateTime<Utc>>,
+    used_until: Option<DateTime<Utc>>,
+}
+
+impl TryFrom<Row> for Written {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        let corrupt = |column| move || StoreError::corrupt("ledger", row.id, column);
+        Ok(Self {
+            id: row.id,
+            trial_id: row.trial_id.map(TrialId),
+            job_id: JobId(row.job_id),
+            kind: EntryKind::parse(&row.kind).ok_or_else(corrupt("kind"))?,
+            resource: EntryResource::parse(&row.resource).ok_or_else(corrupt("resource"))?,
+            component: EntryComponent::parse(&row.component).ok_or_else(corrupt("component"))?,
+            usd: Usd(row.usd),
+            quantity: row.quantity,
+            unit: EntryUnit::parse(&row.unit).ok_or_else(corrupt("unit"))?,
+            price_id: row.price_id.map(PriceId),
+            estimated: row.estimated,
+            used_from: row.used_from,
+            used_until: row.used_until,
+            recorded_at: row.recorded_at,
+        })
+    }
+}
+
 impl Store {
     /// Ledger rows of an experiment after the given id, oldest first.
     #[tracing::instrument(level = "debug", skip_all)]
@@ -149,40 +190,40 @@ impl Store {
         after: i64,
         limit: i64,
     ) -> Result<Vec<Written>, StoreError> {
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            Row,
             r#"SELECT id, trial_id, job_id, kind, resource, component, usd, quantity, unit, price_id, estimated, recorded_at,
                       used_from, used_until
                FROM ledger WHERE experiment_id = $1 AND id > $2 ORDER BY id LIMIT $3"#,
             experiment.0,
             after,
             limit,
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        rows.into_iter()
-            .map(|row| {
-                let corrupt =
-                    |column| move || StoreError::corrupt("ledger", row.id.to_string(), column);
-                Ok(Written {
-                    id: row.id,
-                    trial_id: row.trial_id.map(TrialId),
-                    job_id: JobId(row.job_id),
-                    kind: EntryKind::parse(&row.kind).ok_or_else(corrupt("kind"))?,
-                    resource: EntryResource::parse(&row.resource)
-                        .ok_or_else(corrupt("resource"))?,
-                    component: EntryComponent::parse(&row.component)
-                        .ok_or_else(corrupt("component"))?,
-                    usd: Usd(row.usd),
-                    quantity: row.quantity,
-                    unit: EntryUnit::parse(&row.unit).ok_or_else(corrupt("unit"))?,
-                    price_id: row.price_id.map(PriceId),
-                    estimated: row.estimated,
-                    used_from: row.used_from,
-                    used_until: row.used_until,
-                    recorded_at: row.recorded_at,
-                })
-            })
-            .collect()
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        rows.map(Written::try_from).collect()
+    }
+
+    /// The same of all works of a pipeline's steps.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn pipeline_ledger(
+        &self,
+        pipeline: PipelineId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<Written>, StoreError> {
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT l.id, l.trial_id, l.job_id, l.kind, l.resource, l.component, l.usd, l.quantity, l.unit, l.price_id,
+                      l.estimated, l.recorded_at, l.used_from, l.used_until
+               FROM pipeline_works w CROSS JOIN LATERAL (
+                    SELECT * FROM ledger WHERE experiment_id = w.experiment_id AND id > $2 ORDER BY id LIMIT $3) l
+               WHERE w.pipeline_id = $1 ORDER BY l.id LIMIT $3"#,
+            pipeline.0,
+            after,
+            limit,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        rows.map(Written::try_from).collect()
     }
 
     /// Settled costs of all trials of the given experiments, in one query.

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::models::Models;
+use super::pipelines::Pipelines;
 use super::plan::Plan;
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 use crate::http::{agent, get, pages, post, send};
@@ -64,6 +65,7 @@ pub(super) struct Client {
     price: Price,
     /// What is done with the models of completed trials. A restored backup does not know all of them.
     pub(super) models: Models,
+    pub(super) pipelines: Pipelines,
     /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
@@ -86,6 +88,7 @@ impl Client {
                 Price::Stays
             },
             models: Models::new(plan.twin.is_some()),
+            pipelines: Pipelines::new(plan.twin.is_some()),
             overdrawn: 0,
         }
     }
@@ -180,6 +183,9 @@ impl Client {
         if begun.elapsed() < TURN_MAX {
             let experiments = self.accepted.iter().map(|one| &one.id);
             self.models.ask(stage, experiments);
+        }
+        if begun.elapsed() < TURN_MAX {
+            self.pipelines.work(stage);
         }
     }
 

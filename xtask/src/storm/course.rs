@@ -301,7 +301,8 @@ fn settle(
             stage.tend(SHORT_FREEZE)?;
             // No trial completes any more.
             let experiments = client.accepted.iter().map(|one| &one.id);
-            if client.models.ask(stage, experiments)
+            if client.pipelines.are_over(stage)
+                && client.models.ask(stage, experiments)
                 && client.models.are_registered(&url, &stage.api_key)
             {
                 return Ok(End::Over);

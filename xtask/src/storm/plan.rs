@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 /// Named points between two transactions at which the service can be killed or frozen
 /// (`src/crash.rs`).
-const BETWEEN: [&str; 18] = [
+const BETWEEN: [&str; 20] = [
+    "before_steps",
+    "after_step",
     "before_register",
     "after_register",
     "claimed",
@@ -30,7 +32,8 @@ const BETWEEN: [&str; 18] = [
 
 /// Points inside a transaction, holding row locks. Those that hold a claim are drawn more often,
 /// because others must take it over.
-const WITHIN: [&str; 7] = [
+const WITHIN: [&str; 8] = [
+    "in_step",
     "in_admission",
     "in_plan",
     "in_plan",

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::client::{Accepted, Client};
 use super::course::Ground;
 use super::models;
+use super::pipelines;
 use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
@@ -90,6 +91,8 @@ pub(super) struct Verdict {
     pub(super) backwards: u32,
     /// Models that are not in the registry as the service believes, or are there twice, or without a row.
     pub(super) packages_wrong: u32,
+    /// Pipelines that are over and whose steps or money do not fit.
+    pub(super) pipelines_wrong: u32,
     /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
     pub(super) cancels: Vec<f64>,
     /// Reservations refused because they did not fit a budget.
@@ -100,6 +103,9 @@ pub(super) struct Verdict {
     pub(super) points: u64,
     /// Models in the region's registry.
     pub(super) packages: u64,
+    /// Steps of pipelines.
+    pub(super) steps: u64,
+    pub(super) jobs_by_kind: BTreeMap<String, u64>,
     pub(super) pools_reused: u64,
     pub(super) reclaimed: u64,
     pub(super) faults: BTreeMap<String, u64>,
@@ -119,7 +125,8 @@ impl Verdict {
     pub(super) fn holds(&self) -> bool {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
-            && self.metrics_wrong + self.unnoticed + self.left_open + self.packages_wrong == 0
+            && self.metrics_wrong + self.unnoticed + self.left_open == 0
+            && self.packages_wrong + self.pipelines_wrong == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
@@ -127,7 +134,7 @@ impl Verdict {
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
-            || self.packages_wrong > 0;
+            || self.packages_wrong + self.pipelines_wrong > 0;
         self.is_late && !is_harmed
     }
 }
@@ -144,6 +151,25 @@ struct Booked {
     given_up_at: Option<DateTime<Utc>>,
     /// Its ledger entries, for diagnosis.
     entries: Vec<String>,
+}
+
+impl Booked {
+    /// Adds an entry that was paid.
+    fn add(&mut self, entry: &Value) {
+        let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        self.entries.push(format!(
+            "{} {}",
+            text(&entry["recorded_at"]),
+            entry_in_words(entry)
+        ));
+        match entry["component"].as_str() {
+            Some("training" | "processing" | "warm_pool" | "orphaned_job" | "storage") => {
+                self.usd += usd;
+            }
+            Some("cloudwatch") => self.metrics_usd += usd,
+            _ => {}
+        }
+    }
 }
 
 /// The service's view of one experiment.
@@ -215,6 +241,17 @@ pub(super) fn judge(
             recoveries::count(stage, ground, &believed.takeovers, &mut verdict);
         }
         booked.extend(count_believed(believed, &mut verdict));
+    }
+    for (id, entries) in pipelines::believed(&url, &stage.api_key, micro)?.entries {
+        let mut own = Booked {
+            experiment: usize::MAX,
+            ..Booked::default()
+        };
+        entries.iter().for_each(|entry| own.add(entry));
+        booked.insert(id, own);
+    }
+    for job in jobs {
+        *verdict.jobs_by_kind.entry(text(&job["kind"])).or_default() += 1;
     }
     verdict.attempts = booked.len().try_into().unwrap_or(0);
     if !is_over {
@@ -347,17 +384,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
         else {
             continue;
         };
-        let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
-        booked.entries.push(format!(
-            "{} {}",
-            text(&entry["recorded_at"]),
-            entry_in_words(&entry)
-        ));
-        match entry["component"].as_str() {
-            Some("training" | "warm_pool" | "orphaned_job" | "storage") => booked.usd += usd,
-            Some("cloudwatch") => booked.metrics_usd += usd,
-            _ => {}
-        }
+        booked.add(&entry);
     }
     let mut told = Told::default();
     for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
@@ -478,7 +505,11 @@ fn count_at_rest(
     plan: &Plan,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
-    count_held(url, &stage.api_key, verdict)?;
+    let pipelines = pipelines::believed(url, &stage.api_key, micro)?;
+    count_held(url, &stage.api_key, pipelines.settled, verdict)?;
+    verdict.steps = pipelines.steps;
+    verdict.pipelines_wrong = pipelines.wrong.len().try_into().unwrap_or(u32::MAX);
+    verdict.notes.extend(pipelines.wrong);
     if plan.twin.is_some() {
         // A restored backup does not know what was asked for after it.
         return Ok(());
@@ -490,11 +521,16 @@ fn count_at_rest(
     Ok(())
 }
 
-fn count_held(url: &str, key: &str, verdict: &mut Verdict) -> Result<(), String> {
+fn count_held(
+    url: &str,
+    key: &str,
+    of_pipelines: i64,
+    verdict: &mut Verdict,
+) -> Result<(), String> {
     let experiments = pages(&format!("{url}/v1/experiments"), key)?;
     let project = get(&format!("{url}/v1/projects/current"), key)?;
     let usd = |one: &Value, of: &str| micro(one[of].as_f64().unwrap_or(f64::NAN));
-    let mut all = 0;
+    let mut all = of_pipelines;
     for experiment in &experiments {
         let id = text(&experiment["id"]);
         let ledger = pages(

@@ -255,7 +255,8 @@ fn published(
         let own = booked.get(&text(&job["attempt"]));
         own.is_some_and(|own| own.given_up_at.is_some())
     };
-    for job in jobs.iter().filter(|job| !is_orphaned(job)) {
+    let trained = jobs.iter().filter(|job| job["kind"] == "training");
+    for job in trained.filter(|job| !is_orphaned(job)) {
         let of = get(
             &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
             "",
