@@ -181,7 +181,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
         "cancels_judged",
         "points_compared",
         "model_packages",
-        "pipeline_steps",
+        "steps_completed",
     ];
     // Looked at with `psql`, which npm's Postgres lacks; so many seeds need it for upgrades anyway.
     if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
@@ -501,7 +501,7 @@ fn total(stormed: &Stormed) -> Value {
         "losers_stopped": all(|one| one.raced),
         "points_compared": all(|one| one.points),
         "model_packages": all(|one| one.packages),
-        "pipeline_steps": all(|one| one.steps),
+        "steps_completed": all(|one| one.steps),
         "jobs_by_kind": jobs_by_kind(&stormed.verdicts),
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),
@@ -595,7 +595,7 @@ fn show(result: &Value) {
             "losers_stopped",
             "points_compared",
             "model_packages",
-            "pipeline_steps",
+            "steps_completed",
             "jobs_by_kind",
             "cancels_judged",
             "cancel_p99_seconds",

@@ -87,7 +87,7 @@ impl Pipelines {
 fn pipeline(name: &str) -> Value {
     let step = |step: &str, input: &str| {
         json!({"name": step, "retries": 2, "processing": {
-            "image": "prep:1", "script_s3_uri": "s3://storm/train/x", "instance_type": "ml.m5.xlarge",
+            "image": "prep:1", "script_s3_uri": "s3://storm/train/part-0", "instance_type": "ml.m5.xlarge",
             "max_runtime_seconds": 1800, "reuse_if_unchanged": false, "environment": {"STEP": step},
             "inputs": [{"name": "raw", "s3_uri": input}], "outputs": [{"name": "out"}]}})
     };
@@ -111,6 +111,7 @@ fn pipeline(name: &str) -> Value {
 pub(super) struct Believed {
     /// The paid entries of each job, by its id.
     pub(super) entries: BTreeMap<String, Vec<Value>>,
+    /// Steps that have completed.
     pub(super) steps: u64,
     /// Millionths of a dollar, over all pipelines.
     pub(super) settled: i64,
@@ -128,7 +129,7 @@ pub(super) fn believed(
         let (id, state) = (one["id"].as_str().unwrap_or_default(), &one["state"]);
         let steps = one["steps"].as_array().into_iter().flatten();
         let mut states: Vec<&str> = steps.filter_map(|step| step["state"].as_str()).collect();
-        believed.steps += states.len() as u64;
+        believed.steps += states.iter().filter(|state| **state == "completed").count() as u64;
         let usd = |of: &str| micro(one[of].as_f64().unwrap_or(f64::NAN));
         believed.settled += usd("settled_usd");
         let mut paid = 0;

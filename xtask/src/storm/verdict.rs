@@ -103,7 +103,7 @@ pub(super) struct Verdict {
     pub(super) points: u64,
     /// Models in the region's registry.
     pub(super) packages: u64,
-    /// Steps of pipelines.
+    /// Steps of pipelines that have completed.
     pub(super) steps: u64,
     pub(super) jobs_by_kind: BTreeMap<String, u64>,
     pub(super) pools_reused: u64,
