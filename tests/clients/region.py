@@ -265,4 +265,44 @@ described = sagemaker.describe_model_package(ModelPackageName=first)
 back = refused(sagemaker.update_model_package, ModelPackageArn=first, ModelApprovalStatus="PendingManualApproval")
 check("an approval stays", (described["ModelApprovalStatus"], described["ApprovalDescription"], back[0])
       == ("Approved", "fine", "ConflictException") and described["CustomerMetadataProperties"] == {"run": "r1"})
+
+def processing(name, **changes):
+    body = dict(
+        ProcessingJobName=name, RoleArn="arn:aws:iam::111122223333:role/prep",
+        AppSpecification={"ImageUri": "prep:1", "ContainerEntrypoint": ["python3", "/opt/ml/processing/input/code/prepare.py"]},
+        ProcessingInputs=[{"InputName": "raw", "AppManaged": False, "S3Input": {
+            "S3Uri": "s3://tests/train/", "LocalPath": "/opt/ml/processing/input/raw", "S3DataType": "S3Prefix", "S3InputMode": "File"}}],
+        ProcessingOutputConfig={"Outputs": [{"OutputName": "train", "S3Output": {
+            "S3Uri": f"s3://tests/{name}/train", "LocalPath": "/opt/ml/processing/output/train", "S3UploadMode": "EndOfJob"}}]},
+        ProcessingResources={"ClusterConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30}},
+        Environment={"A": "1"}, Tags=[{"Key": "team", "Value": "research"}])
+    body.update(changes)
+    return body
+
+
+cluster = {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30}
+check("a type that does not process is refused with those that do", "ml.m5.xlarge" in refused(
+    sagemaker.create_processing_job, **processing("p5", ProcessingResources={"ClusterConfig": cluster}))[1])
+arn = sagemaker.create_processing_job(**processing("prep"))["ProcessingJobArn"]
+check("a processing job is created once", refused(sagemaker.create_processing_job, **processing("prep"))[0] == "ResourceInUse")
+seen = sagemaker.describe_processing_job(ProcessingJobName="prep")
+check("it is described", (seen["ProcessingJobStatus"], seen["Environment"], "ProcessingStartTime" in seen) == ("InProgress", {"A": "1"}, False))
+check("its tags are its own", sagemaker.list_tags(ResourceArn=arn)["Tags"] == [{"Key": "team", "Value": "research"}])
+missing = refused(sagemaker.describe_processing_job, ProcessingJobName="nobody")
+check("one that is not there is refused as AWS does", missing[0] == "ValidationException" and missing[1].startswith("Could not find requested job"))
+advance(3600)
+sagemaker.create_processing_job(**processing("prep-2"))
+names = [one["ProcessingJobName"] for page in sagemaker.get_paginator("list_processing_jobs").paginate(
+    NameContains="prep", PaginationConfig={"PageSize": 1}) for one in page["ProcessingJobSummaries"]]
+check("they are listed, the oldest first", names == ["prep", "prep-2"])
+seen = sagemaker.describe_processing_job(ProcessingJobName="prep")
+ran = (seen["ProcessingEndTime"] - seen["ProcessingStartTime"]).total_seconds()
+check("it ends with a message and its outputs", seen["ProcessingJobStatus"] == "Completed" and 0 < ran < 3600
+      and json.loads(seen["ExitMessage"])["train"]["records"] > 0
+      and s3.list_objects_v2(Bucket="tests", Prefix="prep/train/")["KeyCount"] == 1)
+check("one that is over is not stopped", "in status Completed" in refused(sagemaker.stop_processing_job, ProcessingJobName="prep")[1])
+sagemaker.stop_processing_job(ProcessingJobName="prep-2")
+check("one that runs is", sagemaker.describe_processing_job(ProcessingJobName="prep-2")["ProcessingJobStatus"] == "Stopping")
+sagemaker.delete_processing_job(ProcessingJobName="prep")
+check("a deleted one frees its name", sagemaker.create_processing_job(**processing("prep"))["ProcessingJobArn"] == arn)
 print(f"boto3: {held} checks held")

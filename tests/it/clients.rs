@@ -12,11 +12,14 @@ use bakeoff::api::model_packages::ModelPackageView;
 use bakeoff::api::page::Page;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::tasks::registrar;
+use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_domain::registry::{Approval, RegistryState};
+use bakeoff_domain::sagemaker::ports::PageRequest;
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
 
+use crate::pipelines::{pipeline, prepare, run_pipeline, started, with_data};
 use crate::registry::{asked, trained};
 use crate::support::{ACCOUNT, Region, TestApp, listening, on_p5, ports_of, spec};
 
@@ -94,7 +97,7 @@ fn boto3_meets_the_real_services_rules() {
     let Some(text) = python("region.py", &[&region.url, &region.s3_url]) else {
         return;
     };
-    assert!(text.contains("boto3: 25 checks held"), "{text}");
+    assert!(text.contains("boto3: 35 checks held"), "{text}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -242,4 +245,49 @@ async fn models_are_registered_in_moto_as_in_the_region(pool: PgPool) {
     assert_eq!(page.items[1].arn.as_ref(), Some(&created));
     let seen = registry.describe(&created).await.unwrap();
     assert_eq!(seen.approval, Approval::Approved);
+}
+
+/// Processing jobs in moto, which completes them at once and tells neither start nor message.
+#[sqlx::test(migrations = false)]
+async fn a_step_runs_in_moto_as_in_the_region(pool: PgPool) {
+    let mut test = with_data(pool.clone(), &[]).await;
+    let Some(moto) = Moto::start("none") else {
+        return;
+    };
+    let processing = ports_of(&moto.url, &moto.url).await.processing;
+    let ports = Ports {
+        processing: processing.clone(),
+        ..test.ports.clone()
+    };
+    test.app.place.aws = Arc::new(Aws::new(ports, test.app.clock.clone(), 100_000.0));
+    test.app.place.aws.expect_account(ACCOUNT);
+    let mut body = pipeline(&json!([prepare("one"), prepare("two")]));
+    body["steps"][1]["processing"]["reuse_if_unchanged"] = json!(false);
+    let id = started(&test, &body).await;
+    let view = run_pipeline(&test, &id).await;
+    assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
+    let names: Vec<String> = sqlx::query_scalar("SELECT job_name FROM jobs ORDER BY 1")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    let request = PageRequest {
+        fragment: "bakeoff-".to_owned(),
+        created_after: chrono::DateTime::UNIX_EPOCH,
+        token: None,
+    };
+    let mut there: Vec<String> = processing
+        .list(&request)
+        .await
+        .unwrap()
+        .jobs
+        .into_iter()
+        .map(|job| job.job_name)
+        .collect();
+    there.sort();
+    assert_eq!((there.len(), &there), (2, &names));
+    assert_eq!(
+        view.settled_usd.as_f64(),
+        0.0,
+        "what never started costs nothing"
+    );
 }

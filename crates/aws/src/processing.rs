@@ -76,7 +76,11 @@ fn input(input: &processing::ProcessingInput) -> ProcessingInput {
         .local_path(&input.local_path)
         .s3_data_type(ProcessingS3DataType::S3Prefix)
         .s3_input_mode(ProcessingS3InputMode::File)
-        .s3_data_distribution_type(ProcessingS3DataDistributionType::Fullyreplicated)
+        .s3_data_distribution_type(if input.is_sharded {
+            ProcessingS3DataDistributionType::Shardedbys3Key
+        } else {
+            ProcessingS3DataDistributionType::Fullyreplicated
+        })
         .s3_compression_type(ProcessingS3CompressionType::None);
     ProcessingInput::builder()
         .input_name(&input.name)
@@ -89,7 +93,11 @@ fn output(output: &processing::ProcessingOutput) -> ProcessingOutput {
     let to = ProcessingS3Output::builder()
         .s3_uri(&output.s3_uri)
         .local_path(&output.local_path)
-        .s3_upload_mode(ProcessingS3UploadMode::EndOfJob);
+        .s3_upload_mode(if output.is_continuous {
+            ProcessingS3UploadMode::Continuous
+        } else {
+            ProcessingS3UploadMode::EndOfJob
+        });
     ProcessingOutput::builder()
         .output_name(&output.name)
         .app_managed(false)

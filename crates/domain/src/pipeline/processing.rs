@@ -38,17 +38,20 @@ pub fn request(spec: &ProcessingSpec, around: Surroundings<'_>) -> ProcessingJob
         name: CODE.to_owned(),
         s3_uri: uri.clone(),
         local_path: format!("{INPUT}/{CODE}"),
+        is_sharded: false,
     });
     let inputs = spec.inputs.iter().map(|input| ProcessingInput {
         name: input.name.clone(),
         s3_uri: input.s3_uri.clone(),
         local_path: placed(input.local_path.as_ref(), INPUT, &input.name),
+        is_sharded: input.sharded,
     });
     let outputs = spec.outputs.iter().map(|output| ProcessingOutput {
         name: output.name.clone(),
         s3_uri: (output.s3_uri.clone())
             .unwrap_or_else(|| format!("{}/{}", around.output_s3_uri, output.name)),
         local_path: placed(output.local_path.as_ref(), OUTPUT, &output.name),
+        is_continuous: output.continuous,
     });
     ProcessingJobRequest {
         job_name: String::new(),
@@ -217,9 +220,9 @@ fn several(member: &str, all: &[Channel<'_>], more: usize, flaws: &mut Flaws<'_>
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let name = one.name;
         let is_short = (1..=NAME_MAX).contains(&name.len());
-        let is_name = is_short && name.chars().all(is_part) && name != CODE && seen.insert(name);
-        let detail =
-            "must be letters, digits, hyphens and underscores, other than `code`, and once only";
+        let is_free = more == 0 || name != CODE;
+        let is_name = is_short && name.chars().all(is_part) && is_free && seen.insert(name);
+        let detail = "must be letters, digits, hyphens and underscores, once only, and not `code` beside a script";
         flaws.add_unless(is_name, &at("name"), detail, "rename it");
         let is_uri = |uri: &String| uri.starts_with("s3://") && uri.len() > 5 || uri.contains("${");
         let detail = "must be s3://bucket/prefix";

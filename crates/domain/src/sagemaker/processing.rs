@@ -11,14 +11,20 @@ pub struct ProcessingInput {
     pub name: String,
     pub s3_uri: String,
     pub local_path: String,
+    /// ShardedByS3Key: each instance gets a part of the objects.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sharded: bool,
 }
 
-/// An output: a folder that is copied to S3 when the job ends.
+/// An output: a folder that is copied to S3.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessingOutput {
     pub name: String,
     pub s3_uri: String,
     pub local_path: String,
+    /// Copied while the job runs, not only at its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_continuous: bool,
 }
 
 /// A CreateProcessingJob request.

@@ -129,6 +129,9 @@ pub struct InputSpec {
     /// `/opt/ml/processing/input/<name>` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_path: Option<String>,
+    /// Each instance gets a part of the objects (ShardedByS3Key), not all of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sharded: bool,
 }
 
 /// An output of a processing job
@@ -141,4 +144,7 @@ pub struct OutputSpec {
     /// `/opt/ml/processing/output/<name>` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_path: Option<String>,
+    /// Copied to S3 while the job runs (Continuous), not only at its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continuous: bool,
 }
