@@ -46,7 +46,15 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     }
 }
 
-const MUTANTS: [Mutant; 29] = [
+const MUTANTS: [Mutant; 31] = [
+    it(
+        "a-pipelines-claim-is-not-checked",
+        "pipelines::two_conductors_start_each_step_once",
+    ),
+    it(
+        "a-step-under-way-holds-no-money",
+        "pipelines::the_budget_is_one_over_all_steps",
+    ),
     domain(
         "others-stop-for-a-prediction",
         "ranking::race::tests::nothing_is_given_up_for_what_has_not_been_measured",
