@@ -248,8 +248,9 @@ async fn reads(aws: &Aws, region: &str, installation: &str, now: DateTime<Utc>) 
 
 /// Lists the streams of a job and reads one: neither is there, and only a denial says so.
 async fn the_log(aws: &Aws, job_name: &str) -> Result<(), AwsError> {
-    aws.log_streams(job_name).await?;
+    aws.log_streams(JobKind::Training, job_name).await?;
     let first = LogRequest {
+        kind: JobKind::Training,
         stream: format!("{job_name}/algo-1-0"),
         since: None,
         until: None,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
 
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, host, last_bytes};
 use bakeoff_domain::sagemaker::ports::LogRequest;
 use chrono::{DateTime, Utc};
@@ -24,6 +25,13 @@ const PAGES_MAX: u32 = 60;
 const PART_BYTES: usize = 4 * 1024 * 1024;
 /// Streams of one job: 64 hosts, restarted a few times.
 const STREAMS_MAX: usize = 512;
+
+/// The job whose log is read.
+#[derive(Debug, Clone, Copy)]
+pub struct LoggedJob<'a> {
+    pub kind: JobKind,
+    pub name: &'a str,
+}
 
 /// Which lines are wanted.
 #[derive(Debug, Clone, Default)]
@@ -130,6 +138,7 @@ pub struct Part {
 
 /// One stream, a page at a time.
 struct Reader {
+    kind: JobKind,
     stream: String,
     since: Option<DateTime<Utc>>,
     until: Option<DateTime<Utc>>,
@@ -143,9 +152,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(stream: String, seen: Option<Seen>, wanted: &Wanted, pages: u32) -> Self {
+    fn new(kind: JobKind, stream: String, seen: Option<Seen>, wanted: &Wanted, pages: u32) -> Self {
         let from = seen.and_then(|seen| DateTime::from_timestamp_millis(seen.at));
         Self {
+            kind,
             stream,
             since: from.or(wanted.since),
             until: wanted.until,
@@ -162,6 +172,7 @@ impl Reader {
         while self.lines.is_empty() && !self.is_at_end && self.pages > 0 {
             self.pages -= 1;
             let request = LogRequest {
+                kind: self.kind,
                 stream: self.stream.clone(),
                 since: self.since,
                 until: self.until,
@@ -194,16 +205,16 @@ impl Reader {
 /// Reads up to `most` wanted lines after a place.
 pub async fn after(
     aws: &Aws,
-    job_name: &str,
+    job: LoggedJob<'_>,
     wanted: &Wanted,
     place: LogPlace,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let (streams, left_out) = streams(aws, job_name, wanted).await?;
+    let (streams, left_out) = streams(aws, job, wanted).await?;
     let pages = pages_each(streams.len());
     let readers = streams.into_iter().map(|stream| {
         let seen = place.of(&stream);
-        Reader::new(stream, seen, wanted, pages)
+        Reader::new(job.kind, stream, seen, wanted, pages)
     });
     let mut readers: Vec<Reader> = readers.collect();
     let mut part = Part {
@@ -242,10 +253,10 @@ pub async fn after(
 /// The streams that are wanted, and how many are left out.
 async fn streams(
     aws: &Aws,
-    job_name: &str,
+    job: LoggedJob<'_>,
     wanted: &Wanted,
 ) -> Result<(Vec<String>, usize), AwsError> {
-    let mut streams = aws.log_streams(job_name).await?;
+    let mut streams = aws.log_streams(job.kind, job.name).await?;
     streams.retain(|stream| wanted.has_stream(stream));
     let left_out = streams.len().saturating_sub(STREAMS_MAX);
     streams.truncate(STREAMS_MAX);
@@ -261,11 +272,11 @@ fn pages_each(streams: usize) -> u32 {
 /// Reads the last `most` wanted lines; going on from its place continues with what comes after them.
 pub async fn tail(
     aws: &Aws,
-    job_name: &str,
+    job: LoggedJob<'_>,
     wanted: &Wanted,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let mut part = tails(aws, job_name, wanted, most).await?;
+    let mut part = tails(aws, job, wanted, most).await?;
     let surplus = part.lines.len().saturating_sub(most);
     part.lines.drain(..surplus);
     Ok(part)
@@ -274,11 +285,11 @@ pub async fn tail(
 /// Reads the last `most` wanted lines of each stream, by time.
 pub async fn tails(
     aws: &Aws,
-    job_name: &str,
+    job: LoggedJob<'_>,
     wanted: &Wanted,
     most: usize,
 ) -> Result<Part, AwsError> {
-    let (streams, left_out) = streams(aws, job_name, wanted).await?;
+    let (streams, left_out) = streams(aws, job, wanted).await?;
     let (pages, bytes) = (pages_each(streams.len()), PART_BYTES / streams.len().max(1));
     let mut part = Part {
         lines: Vec::new(),
@@ -287,7 +298,7 @@ pub async fn tails(
         left_out,
     };
     for stream in streams {
-        let end = end_of(aws, stream, wanted, most, pages).await?;
+        let end = end_of(aws, job.kind, stream, wanted, most, pages).await?;
         if let Some((stream, seen)) = end.seen {
             part.place.0.insert(stream, seen);
         }
@@ -308,12 +319,14 @@ struct End {
 
 async fn end_of(
     aws: &Aws,
+    kind: JobKind,
     stream: String,
     wanted: &Wanted,
     most: usize,
     pages: u32,
 ) -> Result<End, AwsError> {
     let mut request = LogRequest {
+        kind,
         stream,
         since: wanted.since,
         until: wanted.until,

@@ -515,10 +515,14 @@ impl Aws {
     }
 
     /// The log streams of a job, by name; a restart begins new ones.
-    pub async fn log_streams(&self, job_name: &str) -> Result<Vec<String>, AwsError> {
+    pub async fn log_streams(
+        &self,
+        kind: JobKind,
+        job_name: &str,
+    ) -> Result<Vec<String>, AwsError> {
         // Without the slash, job-1 would have the streams of job-10.
         let prefix = format!("{job_name}/");
-        let ask = |token| self.ports.logs.streams(&prefix, token);
+        let ask = |token| self.ports.logs.streams(kind, &prefix, token);
         self.pages(Operation::DescribeLogStreams, LIST_PAGES_MAX, ask)
             .await
     }

@@ -50,7 +50,7 @@ pub(super) async fn list(
         let model = found.model_s3_uri.as_deref();
         items.push(AttemptArtifactsView {
             number: attempt.number,
-            console_url: links::job(&place.region, &attempt.job_name),
+            console_url: links::job(trial.plan.kind(), &place.region, &attempt.job_name),
             model_console_url: model.and_then(|uri| links::object(&place.region, uri)),
             job_name: attempt.job_name,
             model_s3_uri: found.model_s3_uri,

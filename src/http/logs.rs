@@ -11,6 +11,7 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ProjectId, TrialId};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::links;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{Stream, StreamExt};
@@ -26,7 +27,7 @@ use crate::api::logs::LogPartView;
 use crate::app::{App, Place};
 use crate::clock::{Stopwatch, real_sleep};
 use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace};
-use crate::job_log::{self, LogPlace, Part, Wanted};
+use crate::job_log::{self, LogPlace, LoggedJob, Part, Wanted};
 use crate::store::experiments::trials::Attempt;
 
 const LINES: u32 = 200;
@@ -157,7 +158,7 @@ fn refused(error: AwsError) -> Problem {
     Problem::of_aws(
         error,
         "the log",
-        "logs:DescribeLogStreams and logs:GetLogEvents on /aws/sagemaker/TrainingJobs",
+        "logs:DescribeLogStreams and logs:GetLogEvents on /aws/sagemaker/TrainingJobs (or ProcessingJobs)",
     )
 }
 
@@ -168,6 +169,7 @@ struct Log {
     place: Place,
     project: ProjectId,
     trial: TrialId,
+    kind: JobKind,
     attempt: Attempt,
     wanted: Wanted,
 }
@@ -209,6 +211,7 @@ impl Log {
             place,
             project: caller.project,
             trial: id,
+            kind: trial.plan.kind(),
             attempt,
             wanted: Wanted {
                 host: params.host.clone(),
@@ -233,14 +236,19 @@ impl Log {
         Ok((self, place))
     }
 
+    fn job(&self) -> LoggedJob<'_> {
+        LoggedJob {
+            kind: self.kind,
+            name: &self.attempt.job_name,
+        }
+    }
+
     async fn after(&self, place: LogPlace, most: usize) -> Result<Part, AwsError> {
-        let job = &self.attempt.job_name;
-        job_log::after(&self.place.aws, job, &self.wanted, place, most).await
+        job_log::after(&self.place.aws, self.job(), &self.wanted, place, most).await
     }
 
     async fn tail(&self, most: usize) -> Result<Part, AwsError> {
-        let job = &self.attempt.job_name;
-        job_log::tail(&self.place.aws, job, &self.wanted, most).await
+        job_log::tail(&self.place.aws, self.job(), &self.wanted, most).await
     }
 
     /// Whether no more lines are to be expected.
@@ -262,7 +270,7 @@ impl Log {
             next_page_token: (!is_all).then(|| self.token(&part.place)),
             is_at_end: part.is_at_end,
             left_out_streams: u32::try_from(part.left_out).unwrap_or(u32::MAX),
-            console_url: links::log(&self.place.region, &self.attempt.job_name),
+            console_url: links::log(self.kind, &self.place.region, &self.attempt.job_name),
             lines: part.lines.into_iter().map(Into::into).collect(),
         }
     }

@@ -5,7 +5,9 @@ use bakeoff_domain::diagnosis::live::{Vitals, advise};
 use bakeoff_domain::diagnosis::profiler::Triggered;
 use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::measure::metric;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::links;
+use bakeoff_planner::plan::TrialPlan;
 
 use crate::api::diagnosis::{AttemptDiagnosisView, TrialDiagnosisView};
 use crate::aws::Aws;
@@ -35,6 +37,10 @@ pub async fn of_trial(
         Vec::new()
     };
     let request = trial.plan.as_ref().and_then(|plan| plan.request.as_ref());
+    let kind = trial
+        .plan
+        .as_ref()
+        .map_or(JobKind::Training, TrialPlan::kind);
     let output_s3_uri = request.map(|request| request.output_s3_uri.as_str());
     let attempts = trial.attempts.into_iter().map(|attempt| {
         let mut found = aftermath.remove(&attempt.id).unwrap_or_default();
@@ -50,7 +56,7 @@ pub async fn of_trial(
                 let results = job.results(aws, found.rules).await;
                 (found.rules, reports) = (results.rules, results.reports);
             }
-            view(attempt, found, reports, region)
+            view(attempt, found, reports, Where { kind, region })
         }
     });
     let attempts = futures::future::join_all(attempts).await;
@@ -60,16 +66,24 @@ pub async fn of_trial(
     })
 }
 
+/// What leads to a job in AWS's console.
+#[derive(Clone, Copy)]
+struct Where<'a> {
+    kind: JobKind,
+    region: &'a str,
+}
+
 fn view(
     attempt: Attempt,
     found: Aftermath,
     reports: Vec<Triggered>,
-    region: &str,
+    at: Where<'_>,
 ) -> AttemptDiagnosisView {
+    let Where { kind, region } = at;
     AttemptDiagnosisView {
         number: attempt.number,
-        console_url: links::job(region, &attempt.job_name),
-        log_console_url: links::log(region, &attempt.job_name),
+        console_url: links::job(kind, region, &attempt.job_name),
+        log_console_url: links::log(kind, region, &attempt.job_name),
         job_name: attempt.job_name,
         failure_reason: attempt.failure_reason,
         diagnosis: found.diagnosis.map(Into::into),

@@ -123,9 +123,15 @@ async fn why_ended(app: &App, step: &Step) -> Result<String, StoreError> {
     };
     let trials = app.store.step_trials(&[id.0]).await?;
     if let Some((_, trial)) = trials.into_iter().next() {
-        let said = trial.exit_message.map(|said| format!(" ({said})"));
-        let reason = trial.reason.unwrap_or_default();
-        return Ok(format!("{reason}{}", said.unwrap_or_default()));
+        let mut aftermath = app.store.aftermath(&[trial.id.0]).await?;
+        let of_last = trial.job_id.and_then(|job| aftermath.remove(&job));
+        let cause = of_last.and_then(|found| found.diagnosis);
+        let parts = [
+            trial.reason,
+            trial.exit_message,
+            cause.map(|cause| cause.summary),
+        ];
+        return Ok(parts.into_iter().flatten().collect::<Vec<_>>().join(": "));
     }
     let answer = app.store.recommendation(id).await?;
     Ok(answer.map_or_else(String::new, |answer| answer.headline))

@@ -10,7 +10,7 @@ use bakeoff_domain::spec::ProfileSpec;
 use chrono::TimeDelta;
 
 use crate::app::App;
-use crate::job_log::{self, Wanted};
+use crate::job_log::{self, LoggedJob, Wanted};
 use crate::store::StoreError;
 use crate::store::jobs::post_mortems::PostMortemDue;
 
@@ -96,7 +96,11 @@ async fn read_log(app: &App, due: &PostMortemDue) -> Option<Vec<LogLine>> {
     if !due.has_started {
         return None;
     }
-    let read = job_log::tails(&app.place.aws, &due.job_name, &Wanted::default(), LINES).await;
+    let job = LoggedJob {
+        kind: due.kind,
+        name: &due.job_name,
+    };
+    let read = job_log::tails(&app.place.aws, job, &Wanted::default(), LINES).await;
     let read = read.inspect_err(|error| {
         tracing::info!(%error, job = due.job_name, tries = due.tries, "the log of a failed job could not be read");
     });

@@ -10,6 +10,7 @@ use bakeoff::api::logs::{LogLineView, LogPartView};
 use bakeoff::api::trials::TrialView;
 use bakeoff::tasks;
 use bakeoff_domain::diagnosis::SeenIn;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::ports::LogRequest;
 use chrono::TimeDelta;
 use futures::StreamExt;
@@ -24,10 +25,16 @@ use crate::support::{TestApp, on_p5, spec, spot_spec};
 async fn raw(test: &TestApp, job: &str) -> Vec<(i64, String, String)> {
     let logs = &test.ports.logs;
     let mut all = Vec::new();
-    for stream in logs.streams(&format!("{job}/"), None).await.unwrap().items {
+    for stream in logs
+        .streams(JobKind::Training, &format!("{job}/"), None)
+        .await
+        .unwrap()
+        .items
+    {
         let mut token = None;
         loop {
             let request = LogRequest {
+                kind: JobKind::Training,
                 stream: stream.clone(),
                 since: None,
                 until: None,

@@ -47,6 +47,7 @@ mod plans;
 mod preview;
 mod prices;
 mod processing;
+mod processing_jobs;
 mod program;
 mod race;
 mod reads;

@@ -1,19 +1,15 @@
 //! Pipelines: the service over HTTP, processing jobs in the region over the wire.
 
 use bakeoff::api::pipelines::{PipelineView, StepView};
-use bakeoff::tasks::{conductor, registrar, watcher};
+use bakeoff::tasks::{conductor, registrar};
 use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::pipeline::processing::{self, Surroundings};
 use bakeoff_domain::pipeline::{PipelineState, StepState};
-use bakeoff_domain::spec::PurchaseOption;
-use bakeoff_domain::spec::pipeline::ProcessingSpec;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::sdk_requests::captured;
-use crate::support::{Region, TestApp, jobs, number, on_p5, ports_of, usual};
+use crate::support::{TestApp, jobs, number, on_p5};
 
 const IMAGE: &str =
     "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3";
@@ -87,7 +83,7 @@ async fn turn(test: &TestApp) {
 }
 
 /// In steps of some minutes, later half hours, until it is over; then nothing may leak.
-async fn run(test: &TestApp, id: &str) -> PipelineView {
+pub(crate) async fn run(test: &TestApp, id: &str) -> PipelineView {
     let view = run_pipeline(test, id).await;
     test.assert_nothing_leaks(&[]).await;
     view
@@ -108,7 +104,12 @@ pub(crate) async fn run_pipeline(test: &TestApp, id: &str) -> PipelineView {
 }
 
 /// Until the step is in a state.
-async fn run_until(test: &TestApp, id: &str, name: &str, state: StepState) -> PipelineView {
+pub(crate) async fn run_until(
+    test: &TestApp,
+    id: &str,
+    name: &str,
+    state: StepState,
+) -> PipelineView {
     for _ in 0..600 {
         turn(test).await;
         let view = read(test, id).await;
@@ -323,6 +324,22 @@ async fn a_failure_skips_what_needs_it_and_is_taken_up_again(pool: PgPool) {
             .exit_message
             .unwrap()
             .contains("KeyError")
+    );
+    assert!(
+        reason.contains("prepare.py") || reason.contains("Traceback") || reason.contains("raised"),
+        "{reason}"
+    );
+    // Its log is that of its own group.
+    let trial = first.job.clone().unwrap().trial_id;
+    let log = test.get(&format!("/v1/trials/{trial}/logs")).await;
+    assert!(
+        log.to_string().contains("KeyError: 'text'") && log.to_string().contains("ProcessingJobs"),
+        "{log:#}"
+    );
+    let diagnosis = test.get(&format!("/v1/trials/{trial}/diagnosis")).await;
+    assert!(
+        !diagnosis["attempts"][0]["diagnosis"].is_null(),
+        "{diagnosis:#}"
     );
     assert_eq!(jobs(&test.record().await).len(), 3);
     // Mended: what has not completed is run.
@@ -566,56 +583,6 @@ async fn what_turns_out_to_be_missing_fails_its_step_with_what_there_is(pool: Pg
     );
 }
 
-/// A processing job that runs although its attempt has ended is stopped and billed, found by its own listing.
-#[sqlx::test(migrations = false)]
-async fn an_orphaned_processing_job_is_stopped_and_billed(pool: PgPool) {
-    let test = with_data(pool.clone(), &[]).await;
-    let id = started(&test, &pipeline(&json!([prepare("prepare")]))).await;
-    run_until(&test, &id, "prepare", StepState::Running).await;
-    let mut memory = watcher::Memory::default();
-    watcher::tick(&test.app, &mut memory).await.unwrap();
-    // As after a create that arrived when nobody waited for it any more.
-    for statement in [
-        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, started_at = NULL",
-        "UPDATE trials SET state = 'stopped', ended_at = created_at",
-    ] {
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
-    for _ in 0..6 {
-        test.advance(TimeDelta::minutes(1)).await;
-        watcher::tick(&test.app, &mut memory).await.unwrap();
-    }
-    let record = test.record().await;
-    let job = jobs(&record).remove(0);
-    assert_eq!(
-        (job["kind"].as_str(), job["status"].as_str()),
-        (Some("processing"), Some("Stopped")),
-        "{job:#}"
-    );
-    let booked = "SELECT (sum(usd) * 1000000)::bigint FROM ledger WHERE resource = 'orphaned_job'";
-    let billed = ["micro_usd", "storage_micro_usd"].map(|part| job[part].as_i64().unwrap());
-    let (booked, billed) = (number(&pool, booked).await, billed.iter().sum::<i64>());
-    assert!((booked - billed).abs() < 10_000, "{booked} {billed}");
-}
-
-/// What counts against the quota of processing is no training.
-#[sqlx::test(migrations = false)]
-async fn processing_has_a_quota_of_its_own(pool: PgPool) {
-    let test = with_data(pool.clone(), &["--quota-of", "ml.m5.xlarge=1"]).await;
-    let mut body = pipeline(&json!([prepare("one"), prepare("two")]));
-    body["steps"][1]["processing"]["reuse_if_unchanged"] = json!(false);
-    let view = run(&test, &started(&test, &body).await).await;
-    assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
-    // They took turns, and none was refused once the quota was known.
-    let usage = "SELECT instances::bigint FROM quotas WHERE instance_type = 'ml.m5.xlarge' AND usage = 'processing'";
-    assert_eq!(number(&pool, usage).await, 1);
-    let options: Vec<String> = sqlx::query_scalar("SELECT DISTINCT purchase_option FROM trials")
-        .fetch_all(&pool)
-        .await
-        .unwrap();
-    assert_eq!(options, [PurchaseOption::OnDemand.as_str()]);
-}
-
 /// What the documents that were asked for describe, as it ships: from raw data to a registered model, to the cent.
 #[sqlx::test(migrations = false)]
 async fn the_examples_run_to_their_end(pool: PgPool) {
@@ -647,112 +614,4 @@ async fn the_examples_run_to_their_end(pool: PgPool) {
         .count();
     assert_eq!(processing, 4);
     assert_billed(&test).await;
-}
-
-/// A step as somebody would write the SDK's job.
-fn as_a_step(theirs: &Value, is_script: bool) -> ProcessingSpec {
-    let application = &theirs["AppSpecification"];
-    let cluster = &theirs["ProcessingResources"]["ClusterConfig"];
-    let inputs = theirs["ProcessingInputs"].as_array().unwrap().iter();
-    let (code, inputs): (Vec<&Value>, Vec<&Value>) =
-        inputs.partition(|input| is_script && input["InputName"] == "code");
-    let inputs: Vec<Value> = inputs
-        .into_iter()
-        .map(|input| {
-            json!({"name": input["InputName"], "s3_uri": input["S3Input"]["S3Uri"], "local_path": input["S3Input"]["LocalPath"],
-                "sharded": input["S3Input"]["S3DataDistributionType"] == "ShardedByS3Key"})
-        })
-        .collect();
-    let outputs = theirs["ProcessingOutputConfig"]["Outputs"]
-        .as_array()
-        .unwrap()
-        .iter();
-    let outputs: Vec<Value> = outputs
-        .map(|output| {
-            json!({"name": output["OutputName"], "s3_uri": output["S3Output"]["S3Uri"], "local_path": output["S3Output"]["LocalPath"],
-                "continuous": output["S3Output"]["S3UploadMode"] == "Continuous"})
-        })
-        .collect();
-    let or = |value: &Value, other: Value| {
-        if value.is_null() {
-            other
-        } else {
-            value.clone()
-        }
-    };
-    let mut step = json!({
-        "image": application["ImageUri"], "arguments": or(&application["ContainerArguments"], json!([])),
-        "instance_type": cluster["InstanceType"], "instance_count": cluster["InstanceCount"],
-        "volume_size_gb": cluster["VolumeSizeInGB"], "inputs": inputs, "outputs": outputs,
-        "environment": or(&theirs["Environment"], json!({})),
-        "max_runtime_seconds": or(&theirs["StoppingCondition"]["MaxRuntimeInSeconds"], json!(3600)),
-    });
-    match code.as_slice() {
-        [code] => step["script_s3_uri"] = code["S3Input"]["S3Uri"].clone(),
-        _ => step["entrypoint"] = application["ContainerEntrypoint"].clone(),
-    }
-    serde_json::from_value(step).unwrap()
-}
-
-/// The three bodies of processing jobs that the SDK sends, from steps of ours.
-#[tokio::test]
-async fn a_processing_job_is_sent_as_the_sdk_sends_it() {
-    let Some(captured) = captured("sdk_requests_pipelines.json") else {
-        println!("skipped: no reference data");
-        return;
-    };
-    let region = Region::start(&[], usual());
-    for key in [
-        "raw/a",
-        "prep-script/input/code/prep.py",
-        "prep-sklearn/input/code/prep.py",
-        "out/model.tar.gz",
-        "processed/test/a",
-        "code/eval-pytorch/source/sourcedir.tar.gz",
-        "code/eval-pytorch/source/runproc.sh",
-    ] {
-        region.put_object("sm-bucket", key);
-    }
-    let jobs = ports_of(&region.url, &region.s3_url).await.processing;
-    for (label, is_script) in [
-        ("processing-script", true),
-        ("processing-sklearn", true),
-        ("processing-pytorch-eval", false),
-    ] {
-        let mut theirs = captured[label].clone();
-        let spec = as_a_step(&theirs, is_script);
-        assert_eq!(processing::flaws(&spec, ""), [], "{label}");
-        let role = theirs["RoleArn"].as_str().unwrap().to_owned();
-        let mut request = processing::request(
-            &spec,
-            Surroundings {
-                role_arn: &role,
-                output_s3_uri: "s3://x",
-            },
-        );
-        request.job_name = theirs["ProcessingJobName"].as_str().unwrap().to_owned();
-        jobs.create(&request).await.unwrap();
-        let url = format!("{}/_sim/requests/{}", region.url, request.job_name);
-        let client = bakeoff::tls::http_client().build().unwrap();
-        let mut ours: Value = client.get(url).send().await.unwrap().json().await.unwrap();
-        let (ours, theirs) = (
-            ours.as_object_mut().unwrap(),
-            theirs.as_object_mut().unwrap(),
-        );
-        // The tags are each one's own; we never leave the time open, which the SDK does; and jobs' networks are
-        // not implemented.
-        ours.remove("Tags");
-        theirs.remove("Tags");
-        if !theirs.contains_key("StoppingCondition") {
-            assert_eq!(
-                ours.remove("StoppingCondition"),
-                Some(json!({"MaxRuntimeInSeconds": 3600}))
-            );
-        }
-        assert_eq!(
-            theirs.remove("NetworkConfig").is_some(),
-            label == "processing-pytorch-eval"
-        );
-        assert_eq!(ours, theirs, "{label}");
-    }
 }

@@ -9,6 +9,7 @@ mod models;
 mod pipelines;
 mod plan;
 mod proxy;
+mod report;
 mod stage;
 mod statuses;
 mod twin;
@@ -123,7 +124,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
             serde_json::to_string_pretty(&result).unwrap_or_default()
         );
     } else {
-        show(&result);
+        report::show(&result);
     }
     let failed: Vec<u64> = verdicts
         .iter()
@@ -516,32 +517,12 @@ fn total(stormed: &Stormed) -> Value {
         "session_looks": stormed.session_looks,
         "took_seconds": stormed.took.as_secs(),
     });
-    for (name, figure) in WRONGS {
+    for (name, figure) in report::WRONGS {
         let sum: u64 = verdicts.iter().map(|(_, one)| u64::from(figure(one))).sum();
         result[name] = sum.into();
     }
     result
 }
-
-type Figure = (&'static str, fn(&Verdict) -> u32);
-
-/// Figures that must be zero.
-const WRONGS: [Figure; 14] = [
-    ("duplicates", |one| one.duplicates),
-    ("lost", |one| one.lost),
-    ("orphans", |one| one.orphans),
-    ("over_budget", |one| one.over_budget),
-    ("pools_leaked", |one| one.pools_leaked),
-    ("unstopped", |one| one.unstopped),
-    ("metrics_wrong", |one| one.metrics_wrong),
-    ("trespasses", |one| one.trespasses),
-    ("unnoticed_upgrades", |one| one.unnoticed),
-    ("transactions_left_open", |one| one.left_open),
-    ("panics", |one| one.panics),
-    ("statuses_backwards", |one| one.backwards),
-    ("model_packages_wrong", |one| one.packages_wrong),
-    ("pipelines_wrong", |one| one.pipelines_wrong),
-];
 
 /// The region's jobs of each kind.
 fn jobs_by_kind(verdicts: &Verdicts) -> BTreeMap<&str, u64> {
@@ -579,38 +560,4 @@ fn sorted(verdicts: &Verdicts, of: fn(&Verdict) -> &Vec<f64>) -> Vec<f64> {
 fn quantile(of: &[f64], share: usize) -> Option<f64> {
     of.get((of.len() * share).div_ceil(100).saturating_sub(1))
         .copied()
-}
-
-fn show(result: &Value) {
-    println!("\n{:<28} {}", "seeds", result["seeds"]);
-    for (kind, count) in result["faults"].as_object().into_iter().flatten() {
-        println!("  {kind:<26} {count}");
-    }
-    let wrongs = WRONGS.map(|(name, _)| name);
-    for key in ["played_again", "attempts", "jobs"]
-        .into_iter()
-        .chain(wrongs)
-        .chain([
-            "refused_reservations",
-            "losers_stopped",
-            "points_compared",
-            "model_packages",
-            "steps_completed",
-            "jobs_by_kind",
-            "cancels_judged",
-            "cancel_p99_seconds",
-            "pools_reused",
-            "orphans_stopped_and_billed",
-            "recoveries",
-            "recovery_p50_seconds",
-            "recovery_p99_seconds",
-            "recoveries_from_freezes",
-            "recovery_from_freezes_p99_seconds",
-            "recovery_limit_seconds",
-            "session_looks",
-            "took_seconds",
-        ])
-    {
-        println!("{key:<28} {}", result[key]);
-    }
 }

@@ -1,10 +1,11 @@
-//! Logs of training jobs on aws-sdk-cloudwatchlogs.
+//! Logs of jobs on aws-sdk-cloudwatchlogs.
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_cloudwatchlogs::Client;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::log::{GROUP, LogLine};
+use bakeoff_domain::sagemaker::kind::JobKind;
+use bakeoff_domain::sagemaker::log::{LogLine, group};
 use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, Logs, Page};
 use chrono::DateTime;
 
@@ -30,11 +31,16 @@ impl CloudWatchLogs {
 
 #[async_trait]
 impl Logs for CloudWatchLogs {
-    async fn streams(&self, prefix: &str, token: Option<String>) -> Result<Page<String>, AwsError> {
+    async fn streams(
+        &self,
+        kind: JobKind,
+        prefix: &str,
+        token: Option<String>,
+    ) -> Result<Page<String>, AwsError> {
         let call = self
             .client
             .describe_log_streams()
-            .log_group_name(GROUP)
+            .log_group_name(group(kind))
             .log_stream_name_prefix(prefix)
             .limit(STREAMS)
             .set_next_token(token);
@@ -63,7 +69,7 @@ impl Logs for CloudWatchLogs {
         let call = self
             .client
             .get_log_events()
-            .log_group_name(GROUP)
+            .log_group_name(group(request.kind))
             .log_stream_name(&request.stream)
             .set_start_time(request.since.map(|since| since.timestamp_millis()))
             .set_end_time(request.until.map(|until| until.timestamp_millis()))

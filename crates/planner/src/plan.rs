@@ -15,7 +15,7 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
-use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{
@@ -152,6 +152,14 @@ impl TrialPlan {
             worst_case: Some(worst_case),
             processing: Some(request),
             ..Self::empty(step.to_owned(), kind, count, PurchaseOption::OnDemand)
+        }
+    }
+
+    /// The kind of its jobs, whether or not the request is known.
+    pub fn kind(&self) -> JobKind {
+        match self.processing {
+            Some(_) => JobKind::Processing,
+            None => JobKind::Training,
         }
     }
 

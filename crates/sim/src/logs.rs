@@ -5,6 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::job::Job;
 use crate::metrics;
+use crate::processing::ProcessingJob;
 use crate::timeline::{Failure, Phase};
 
 /// What the toolkit prints before the script runs.
@@ -14,9 +15,20 @@ const OPENING: [&str; 3] = [
     "sagemaker-training-toolkit INFO     Invoking user script",
 ];
 
-/// A stream: one host, from one start of its container to the end of that run.
+/// A stream of a job of either kind.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stream<'a> {
+pub(crate) enum Stream<'a> {
+    Training(Run<'a>),
+    /// One host of a processing job.
+    Processing {
+        job: &'a ProcessingJob,
+        host: u32,
+    },
+}
+
+/// A stream of a training job: one host, from one start of its container to the end of that run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run<'a> {
     job: &'a Job,
     phase: &'a Phase,
     /// From 1.
@@ -38,19 +50,67 @@ pub(crate) fn streams(job: &Job, now: DateTime<Utc>) -> Vec<Stream<'_>> {
     let last = last.map(|phase| phase.start);
     let mut streams: Vec<Stream<'_>> = Vec::new();
     for phase in &runs {
-        streams.extend((1..=job.count).map(|host| Stream {
-            job,
-            phase,
-            host,
-            is_last: Some(phase.start) == last,
+        streams.extend((1..=job.count).map(|host| {
+            Stream::Training(Run {
+                job,
+                phase,
+                host,
+                is_last: Some(phase.start) == last,
+            })
         }));
     }
     streams.sort_by_key(Stream::name);
     streams
 }
 
+/// The streams of a processing job, which appear with its instances.
+pub(crate) fn of_processing(job: &ProcessingJob, now: DateTime<Utc>) -> Vec<Stream<'_>> {
+    let has_begun = job.lines(now).is_some();
+    let hosts = (1..=job.count).filter(|_| has_begun);
+    hosts.map(|host| Stream::Processing { job, host }).collect()
+}
+
 impl Stream<'_> {
     pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Training(run) => run.name(),
+            Self::Processing { job, host } => {
+                let begun = job.created_at.timestamp();
+                format!("{}/algo-{host}-{begun}", job.name)
+            }
+        }
+    }
+
+    /// Places in the stream by now; some hold no line.
+    pub(crate) fn places(&self, now: DateTime<Utc>) -> usize {
+        match self {
+            Self::Training(run) => run.places(now),
+            Self::Processing { job, .. } => job.lines(now).map_or(0, |lines| lines.len()),
+        }
+    }
+
+    /// The line at a place. A minute without steps has none.
+    pub(crate) fn line(&self, place: usize, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
+        match self {
+            Self::Training(run) => run.line(place, now),
+            Self::Processing { job, .. } => job.lines(now)?.into_iter().nth(place),
+        }
+    }
+
+    /// The first place whose line is not before a moment.
+    pub(crate) fn place_at(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> usize {
+        match self {
+            Self::Training(run) => run.place_at(since, now),
+            Self::Processing { job, .. } => {
+                let lines = job.lines(now).unwrap_or_default();
+                lines.iter().filter(|(at, _)| *at < since).count()
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    fn name(&self) -> String {
         let Self {
             job, phase, host, ..
         } = self;
@@ -87,13 +147,11 @@ impl Stream<'_> {
         }
     }
 
-    /// Places in the stream by now; some hold no line.
-    pub(crate) fn places(&self, now: DateTime<Utc>) -> usize {
+    fn places(&self, now: DateTime<Utc>) -> usize {
         OPENING.len() + self.minutes(now) * self.per_minute() + self.closing(now).len()
     }
 
-    /// The line at a place. A minute without steps has none.
-    pub(crate) fn line(&self, place: usize, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
+    fn line(&self, place: usize, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
         if let Some(line) = OPENING.get(place) {
             return Some((self.phase.start, (*line).to_owned()));
         }
@@ -117,8 +175,7 @@ impl Stream<'_> {
         Some((begun + TimeDelta::milliseconds(within), line))
     }
 
-    /// The first place whose line is not before a moment.
-    pub(crate) fn place_at(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> usize {
+    fn place_at(&self, since: DateTime<Utc>, now: DateTime<Utc>) -> usize {
         if since <= self.phase.start {
             return 0;
         }

@@ -255,6 +255,27 @@ impl ProcessingJob {
         Some(said.to_string())
     }
 
+    /// The lines of its log by now; `None` before its instances are up.
+    pub(crate) fn lines(&self, now: DateTime<Utc>) -> Option<Vec<(DateTime<Utc>, String)>> {
+        let begun = self.shown_start(now)?;
+        let mut lines = vec![(begun, "starting the container".to_owned())];
+        if self.is_over(now) {
+            let end = self.ended_at;
+            let said = match (self.failure, self.exit_message()) {
+                (Some(reason), Some(message)) if reason.starts_with("AlgorithmError") => vec![
+                    "Traceback (most recent call last):".to_owned(),
+                    "  File \"/opt/ml/processing/input/code/prepare.py\", line 71, in records"
+                        .to_owned(),
+                    message,
+                ],
+                (None, Some(message)) => vec![message],
+                (_, _) => Vec::new(),
+            };
+            lines.extend(said.into_iter().map(|line| (end, line)));
+        }
+        Some(lines)
+    }
+
     /// Where its outputs go when it has completed; empty before.
     pub(crate) fn outputs(&self, now: DateTime<Utc>) -> Vec<String> {
         if !self.is_over(now) || self.end_status != "Completed" {

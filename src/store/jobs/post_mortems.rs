@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bakeoff_domain::diagnosis::Diagnosis;
 use bakeoff_domain::event::{Diagnosed, Event};
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::observed::{RuleEvaluation, Transition};
 use chrono::{DateTime, TimeDelta, Utc};
@@ -21,6 +22,7 @@ const LOG_ARRIVES: TimeDelta = TimeDelta::seconds(30);
 /// A failed job whose post-mortem is due.
 #[derive(Debug, Clone)]
 pub struct PostMortemDue {
+    pub kind: JobKind,
     pub job_id: JobId,
     pub trial_id: TrialId,
     pub project_id: ProjectId,
@@ -85,7 +87,7 @@ impl Store {
                UPDATE post_mortems p SET due_at = $2, tries = p.tries + 1
                FROM jobs j JOIN trials t ON t.id = j.trial_id
                WHERE p.job_id = ANY (ARRAY(SELECT job_id FROM due)) AND j.id = p.job_id
-               RETURNING p.job_id, p.project_id, p.experiment_id, p.trial_id, p.tries, t.candidate, t.instance_type,
+               RETURNING p.job_id, p.project_id, p.experiment_id, p.trial_id, p.tries, t.candidate, t.instance_type, t.job_kind,
                          j.number AS "number!", j.job_name, j.failure_reason, j.transitions::text AS "transitions!",
                          j.rules::text, j.started_at"#,
             now,
@@ -100,6 +102,7 @@ impl Store {
             trial_id: TrialId(row.trial_id),
             project_id: ProjectId(row.project_id),
             experiment_id: ExperimentId(row.experiment_id),
+            kind: JobKind::parse(&row.job_kind).unwrap_or(JobKind::Training),
             candidate: row.candidate,
             instance_type: row.instance_type,
             attempt: u32::try_from(row.number).unwrap_or(0),

@@ -124,8 +124,7 @@ async fn order_post_mortem(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let has_failed = settlement.ending.attempt == AttemptState::Failed;
-    let is_training = trial.kind == JobKind::Training;
-    if has_failed && is_training && settlement.seen.is_some() {
+    if has_failed && settlement.seen.is_some() {
         post_mortems::order(tx, trial, attempt, now).await?;
     }
     Ok(())

@@ -106,6 +106,15 @@ fn pipeline(name: &str) -> Value {
         "output_s3_uri": "s3://storm/pipelines", "budget_usd": 50, "steps": steps})
 }
 
+/// The region's jobs of each kind.
+pub(super) fn by_kind(jobs: &[Value]) -> BTreeMap<String, u64> {
+    let mut kinds = BTreeMap::new();
+    for kind in jobs.iter().filter_map(|job| job["kind"].as_str()) {
+        *kinds.entry(kind.to_owned()).or_default() += 1;
+    }
+    kinds
+}
+
 /// What the service believes of its pipelines.
 #[derive(Default)]
 pub(super) struct Believed {

@@ -1,6 +1,7 @@
 //! The verdict on a seed, based on the region's own record: what it ran, for whom, and what it
 //! bills. The service is asked only for its own view, which is compared with that record.
 
+mod booked;
 mod counts;
 mod recoveries;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
+use self::booked::Booked;
 use super::client::{Accepted, Client};
 use super::course::Ground;
 use super::models;
@@ -139,39 +141,6 @@ impl Verdict {
     }
 }
 
-/// What the service has recorded for one attempt.
-#[derive(Default)]
-struct Booked {
-    experiment: usize,
-    /// Cost of its job and pool, millionths of a dollar.
-    usd: i64,
-    /// Cost of reading its metrics, millionths of a dollar.
-    metrics_usd: i64,
-    /// When it was declared to have no job, or no longer to have one.
-    given_up_at: Option<DateTime<Utc>>,
-    /// Its ledger entries, for diagnosis.
-    entries: Vec<String>,
-}
-
-impl Booked {
-    /// Adds an entry that was paid.
-    fn add(&mut self, entry: &Value) {
-        let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
-        self.entries.push(format!(
-            "{} {}",
-            text(&entry["recorded_at"]),
-            entry_in_words(entry)
-        ));
-        match entry["component"].as_str() {
-            Some("training" | "processing" | "warm_pool" | "orphaned_job" | "storage") => {
-                self.usd += usd;
-            }
-            Some("cloudwatch") => self.metrics_usd += usd,
-            _ => {}
-        }
-    }
-}
-
 /// The service's view of one experiment.
 #[derive(Default)]
 struct Believed {
@@ -242,17 +211,8 @@ pub(super) fn judge(
         }
         booked.extend(count_believed(believed, &mut verdict));
     }
-    for (id, entries) in pipelines::believed(&url, &stage.api_key, micro)?.entries {
-        let mut own = Booked {
-            experiment: usize::MAX,
-            ..Booked::default()
-        };
-        entries.iter().for_each(|entry| own.add(entry));
-        booked.insert(id, own);
-    }
-    for job in jobs {
-        *verdict.jobs_by_kind.entry(text(&job["kind"])).or_default() += 1;
-    }
+    count_steps(&url, &stage.api_key, &mut booked)?;
+    verdict.jobs_by_kind = pipelines::by_kind(jobs);
     verdict.attempts = booked.len().try_into().unwrap_or(0);
     if !is_over {
         verdict.lost += 1;
@@ -289,6 +249,19 @@ pub(super) fn judge(
     }
     count_faults(stage, record.faults, &mut verdict);
     Ok(verdict)
+}
+
+/// Adds what is booked for the jobs of pipelines' steps.
+fn count_steps(url: &str, key: &str, booked: &mut BTreeMap<String, Booked>) -> Result<(), String> {
+    for (id, entries) in pipelines::believed(url, key, micro)?.entries {
+        let mut own = Booked {
+            experiment: usize::MAX,
+            ..Booked::default()
+        };
+        entries.iter().for_each(|entry| own.add(entry));
+        booked.insert(id, own);
+    }
+    Ok(())
 }
 
 /// Adds the faults of the region and those injected into the processes.
@@ -411,25 +384,6 @@ fn given_up_at(attempt: &Value) -> Option<DateTime<Utc>> {
     (has_vanished || attempt["state"] == "never_created")
         .then(|| text(&attempt["ended_at"]).parse().ok())
         .flatten()
-}
-
-fn entry_in_words(entry: &Value) -> String {
-    let of = |key: &str| {
-        entry[key]
-            .as_str()
-            .map_or_else(|| entry[key].to_string(), str::to_owned)
-    };
-    [
-        "kind",
-        "component",
-        "usd",
-        "quantity",
-        "estimated",
-        "used_from",
-        "used_until",
-    ]
-    .map(of)
-    .join(" ")
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]

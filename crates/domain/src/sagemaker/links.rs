@@ -1,17 +1,22 @@
 //! Links into AWS's console.
 
-use super::log::GROUP;
+use super::kind::JobKind;
+use super::log::group;
 
-/// The page of a training job.
-pub fn job(region: &str, job_name: &str) -> String {
+/// The page of a job.
+pub fn job(kind: JobKind, region: &str, job_name: &str) -> String {
+    let page = match kind {
+        JobKind::Training => "jobs",
+        JobKind::Processing => "processing-jobs",
+    };
     format!(
-        "https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/jobs/{job_name}"
+        "https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/{page}/{job_name}"
     )
 }
 
-/// The log streams of a training job.
-pub fn log(region: &str, job_name: &str) -> String {
-    let group = GROUP.replace('/', "%252F");
+/// The log streams of a job.
+pub fn log(kind: JobKind, region: &str, job_name: &str) -> String {
+    let group = group(kind).replace('/', "%252F");
     format!(
         "https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}#logsV2:log-groups/log-group/{group}\
          $3FlogStreamNameFilter$3D{job_name}%252F"
@@ -38,11 +43,11 @@ mod tests {
     #[test]
     fn they_lead_to_the_region_and_the_job() {
         assert_eq!(
-            job("us-east-1", "bakeoff-x-1"),
+            job(JobKind::Training, "us-east-1", "bakeoff-x-1"),
             "https://us-east-1.console.aws.amazon.com/sagemaker/home?region=us-east-1#/jobs/bakeoff-x-1"
         );
         assert!(
-            log("us-east-1", "x").ends_with(
+            log(JobKind::Training, "us-east-1", "x").ends_with(
                 "%252Faws%252Fsagemaker%252FTrainingJobs$3FlogStreamNameFilter$3Dx%252F"
             )
         );

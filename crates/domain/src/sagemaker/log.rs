@@ -3,8 +3,15 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// The log group of training jobs.
-pub const GROUP: &str = "/aws/sagemaker/TrainingJobs";
+use super::kind::JobKind;
+
+/// The log group of the jobs of a kind.
+pub fn group(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Training => "/aws/sagemaker/TrainingJobs",
+        JobKind::Processing => "/aws/sagemaker/ProcessingJobs",
+    }
+}
 
 /// One event of a CloudWatch log stream.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

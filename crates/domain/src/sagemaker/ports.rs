@@ -11,6 +11,7 @@ use crate::checkpoint::StoredObject;
 use crate::doctor::questions::{Decision, Question, RoleFound};
 use crate::doctor::{Caller, EcrImage};
 use crate::registry::{Approval, ModelPackageRequest, ObservedPackage};
+use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::processing::ProcessingJobRequest;
@@ -130,6 +131,8 @@ pub trait Quotas: Send + Sync {
 /// Selects a page of a log stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRequest {
+    /// Of the job, which says in which group its streams are.
+    pub kind: JobKind,
     pub stream: String,
     /// Only lines from this moment on.
     pub since: Option<DateTime<Utc>>,
@@ -161,7 +164,12 @@ pub struct LogPage {
 pub trait Logs: Send + Sync {
     /// A page of the names of the streams that begin with `prefix`; none before the account's first
     /// job has written anything.
-    async fn streams(&self, prefix: &str, token: Option<String>) -> Result<Page<String>, AwsError>;
+    async fn streams(
+        &self,
+        kind: JobKind,
+        prefix: &str,
+        token: Option<String>,
+    ) -> Result<Page<String>, AwsError>;
     async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError>;
 }
 

@@ -1,4 +1,4 @@
-//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the group of training jobs (awsJson1_1).
+//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training and processing jobs (awsJson1_1).
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
 use crate::world::World;
 
-const GROUP: &str = "/aws/sagemaker/TrainingJobs";
+const TRAINING: &str = "/aws/sagemaker/TrainingJobs";
+const PROCESSING: &str = "/aws/sagemaker/ProcessingJobs";
 /// A page has at most so many bytes of messages and envelopes.
 const PAGE_BYTES: usize = 1_048_576;
 const ENVELOPE_BYTES: usize = 26;
@@ -23,12 +24,19 @@ pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Val
                 message: "Rate exceeded".to_owned(),
             });
         }
-        let has_written = world
-            .jobs
-            .iter()
-            .any(|job| !logs::streams(job, now).is_empty());
-        let group = body["logGroupName"].as_str();
-        if group != Some(GROUP) || !has_written {
+        // A group appears with the account's first line.
+        let exists = match body["logGroupName"].as_str() {
+            Some(TRAINING) => {
+                let mut jobs = world.jobs.iter();
+                jobs.any(|job| !logs::streams(job, now).is_empty())
+            }
+            Some(PROCESSING) => {
+                let mut jobs = world.processing.iter();
+                jobs.any(|job| !logs::of_processing(job, now).is_empty())
+            }
+            _ => false,
+        };
+        if !exists {
             return Err(not_found("The specified log group does not exist."));
         }
         match operation {
@@ -52,19 +60,41 @@ fn job_of(name: &str) -> &str {
     name.split('/').next().unwrap_or_default()
 }
 
+/// The streams of the group that is asked for, of the jobs that a prefix may belong to, by name.
+fn streams<'a>(
+    world: &'a World,
+    body: &Value,
+    prefix: &str,
+    now: DateTime<Utc>,
+) -> Vec<Stream<'a>> {
+    let is_asked = |account: &str, name: &str| {
+        account == world.account && (prefix.starts_with(name) || name.starts_with(prefix))
+    };
+    let mut streams: Vec<Stream<'_>> = match body["logGroupName"].as_str() {
+        Some(TRAINING) => {
+            let jobs = world.jobs.iter();
+            let jobs = jobs.filter(|job| is_asked(&job.account, &job.name));
+            jobs.flat_map(|job| logs::streams(job, now)).collect()
+        }
+        Some(PROCESSING) => {
+            let jobs = world.processing.iter();
+            let jobs = jobs.filter(|job| is_asked(&job.account, &job.name));
+            jobs.flat_map(|job| logs::of_processing(job, now)).collect()
+        }
+        _ => Vec::new(),
+    };
+    streams.retain(|stream| stream.name().starts_with(prefix));
+    streams.sort_by_key(Stream::name);
+    streams
+}
+
 fn describe(world: &World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
     let prefix = body["logStreamNamePrefix"].as_str().unwrap_or("");
     let limit = body["limit"].as_u64().unwrap_or(STREAMS_MAX);
     if !(1..=STREAMS_MAX).contains(&limit) {
         return Err(invalid("limit must be between 1 and 50"));
     }
-    let jobs = world.jobs.iter().filter(|job| job.account == world.account);
-    let mut streams: Vec<Stream<'_>> = jobs
-        .filter(|job| prefix.starts_with(&job.name) || job.name.starts_with(prefix))
-        .flat_map(|job| logs::streams(job, now))
-        .filter(|stream| stream.name().starts_with(prefix))
-        .collect();
-    streams.sort_by_key(Stream::name);
+    let streams = streams(world, body, prefix, now);
     let after = body["nextToken"].as_str().unwrap_or("");
     let mut left = streams
         .iter()
@@ -111,8 +141,7 @@ fn events(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, 
         None => None,
     };
     let is_empty = world.happens(world.faults.empty_log_page, "empty_log_page");
-    let job = world.job(job_of(&name));
-    let streams = job.map_or_else(Vec::new, |job| logs::streams(job, now));
+    let streams = streams(world, body, job_of(&name), now);
     let stream = streams
         .iter()
         .find(|stream| stream.name() == name)

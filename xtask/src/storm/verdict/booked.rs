@@ -1,0 +1,58 @@
+//! What the service has booked for a job, from the entries of its ledger.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+
+use super::{micro, text};
+
+/// What the service has recorded for one attempt.
+#[derive(Default)]
+pub(super) struct Booked {
+    pub(super) experiment: usize,
+    /// Cost of its job and pool, millionths of a dollar.
+    pub(super) usd: i64,
+    /// Cost of reading its metrics, millionths of a dollar.
+    pub(super) metrics_usd: i64,
+    /// When it was declared to have no job, or no longer to have one.
+    pub(super) given_up_at: Option<DateTime<Utc>>,
+    /// Its ledger entries, for diagnosis.
+    pub(super) entries: Vec<String>,
+}
+
+impl Booked {
+    /// Adds an entry that was paid.
+    pub(super) fn add(&mut self, entry: &Value) {
+        let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        self.entries.push(format!(
+            "{} {}",
+            text(&entry["recorded_at"]),
+            entry_in_words(entry)
+        ));
+        match entry["component"].as_str() {
+            Some("training" | "processing" | "warm_pool" | "orphaned_job" | "storage") => {
+                self.usd += usd;
+            }
+            Some("cloudwatch") => self.metrics_usd += usd,
+            _ => {}
+        }
+    }
+}
+
+fn entry_in_words(entry: &Value) -> String {
+    let of = |key: &str| {
+        entry[key]
+            .as_str()
+            .map_or_else(|| entry[key].to_string(), str::to_owned)
+    };
+    [
+        "kind",
+        "component",
+        "usd",
+        "quantity",
+        "estimated",
+        "used_from",
+        "used_until",
+    ]
+    .map(of)
+    .join(" ")
+}
