@@ -2,6 +2,8 @@
 //! what a step that has completed puts out. Starting and ending steps is the conductor's matter
 //! ([`crate::tasks::conductor`]).
 
+pub mod early;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::finding::Finding;
@@ -191,7 +193,8 @@ pub async fn prepare(
         return Err(NotReady::Never("the step does nothing".to_owned()));
     };
     let body = Body::of(body, outputs)?;
-    if means.left() <= Usd::ZERO && kind != StepKind::Model {
+    let is_bought = matches!(kind, StepKind::Experiment | StepKind::FullRun);
+    if is_bought && means.left() <= Usd::ZERO {
         return Err(short(Usd::ZERO, means));
     }
     match kind {
@@ -392,16 +395,21 @@ async fn fingerprint(
     request: &ProcessingJobRequest,
 ) -> Result<Option<[u8; 32]>, NotReady> {
     let mut objects = Vec::new();
+    // What lies at an address of somebody's own may have been written by another run since.
+    if spec.outputs.iter().any(|output| output.s3_uri.is_some()) {
+        return Ok(None);
+    }
     for input in &request.inputs {
         let (uri, pulse) = (&input.s3_uri, &app.pulse);
         match app.place.aws.list_input(uri, pulse).await {
-            Ok(found) if found.is_empty() => {
+            Ok(None) => return Ok(None),
+            Ok(Some(found)) if found.is_empty() => {
                 let (name, uri) = (&input.name, &input.s3_uri);
                 return Err(NotReady::Never(format!(
                     "input {name}: there is nothing at {uri}"
                 )));
             }
-            Ok(found) => objects.push(found),
+            Ok(Some(found)) => objects.push(found),
             Err(AwsError::Throttled(why) | AwsError::Unknown(why) | AwsError::Expired(why)) => {
                 return Err(NotReady::Later(format!(
                     "its inputs could not be listed: {why}"
@@ -480,11 +488,30 @@ async fn put_out_by_job(app: &App, step: &Step) -> Result<Value, StoreError> {
         .flat_map(|request| request.outputs)
         .map(|output| (output.name, output.s3_uri))
         .collect();
-    // The message is what the script says: JSON, if it is one.
-    let message = trial
-        .exit_message
-        .map(|text| serde_json::from_str::<Value>(&text).unwrap_or(Value::String(text)));
+    // The message is what the script says: JSON, if it is one that can be stored and read again.
+    let message = trial.exit_message.map(|text| {
+        let value = serde_json::from_str::<Value>(&text).ok();
+        let value = value.filter(|value| is_plain(value, MESSAGE_DEPTH));
+        value.unwrap_or(Value::String(text))
+    });
     Ok(json!({"outputs": outputs, "message": message, "job_name": trial.job_name}))
+}
+
+/// Members of members of an exit message, at most.
+const MESSAGE_DEPTH: u32 = 16;
+
+/// Whether a value is no deeper than that, and holds nothing that Postgres refuses.
+fn is_plain(value: &Value, depth: u32) -> bool {
+    let is_storable = |text: &str| !text.contains('\0');
+    match value {
+        Value::String(text) => is_storable(text),
+        Value::Array(items) => depth > 0 && items.iter().all(|item| is_plain(item, depth - 1)),
+        Value::Object(fields) => {
+            let mut fields = fields.iter();
+            depth > 0 && fields.all(|(name, field)| is_storable(name) && is_plain(field, depth - 1))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+    }
 }
 
 async fn put_out_by_experiment(
@@ -521,4 +548,19 @@ async fn put_out_by_experiment(
         "experiment_id": id, "headline": answer.as_ref().map(|answer| answer.headline.as_str()),
         "winner": winner,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_cannot_be_stored_or_is_too_deep_is_a_text() {
+        let plain = |text: &str| is_plain(&serde_json::from_str(text).unwrap(), MESSAGE_DEPTH);
+        assert!(plain(r#"{"metrics": {"f1": [0.5, null, true, "x"]}}"#));
+        assert!(!plain(r#"{"a": ["\u0000"]}"#));
+        assert!(!plain(r#"{"\u0000": 1}"#));
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(plain(&nested(16)) && !plain(&nested(17)));
+    }
 }

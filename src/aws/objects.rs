@@ -41,18 +41,26 @@ impl Aws {
             .await
     }
 
-    /// The objects that a job would read from an address: one, or all whose addresses begin with it.
+    /// The objects that a job would read from an address: one, or all whose addresses begin with it. `None` of
+    /// more than 200,000.
     pub async fn list_input(
         &self,
         s3_uri: &str,
         pulse: &Pulse,
-    ) -> Result<Vec<StoredObject>, AwsError> {
-        let ask = |token| {
+    ) -> Result<Option<Vec<StoredObject>>, AwsError> {
+        let (mut objects, mut token) = (Vec::new(), None);
+        for _ in 0..LIST_PAGES_MAX {
             pulse.beat();
-            self.ports.objects.list_prefix(s3_uri, token)
-        };
-        self.pages(Operation::ListObjectsV2, LIST_PAGES_MAX, ask)
-            .await
+            self.wait_for(Operation::ListObjectsV2).await?;
+            let reply = self.ports.objects.list_prefix(s3_uri, token).await;
+            let page = self.count(Operation::ListObjectsV2, reply, 0)?;
+            objects.extend(page.items);
+            token = page.next;
+            if token.is_none() {
+                return Ok(Some(objects));
+            }
+        }
+        Ok(None)
     }
 
     /// Deletes objects below a prefix, at most 1,000.

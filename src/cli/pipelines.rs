@@ -103,12 +103,15 @@ pub(super) async fn submit(
         .await
         .with_context(|| file.display().to_string())?;
     if !is_json {
-        let steps: Vec<&str> = created
+        let steps = created
             .steps
             .iter()
-            .map(|step| step.name.as_str())
-            .collect();
-        println!("{} ({}): {}", created.name, created.id, steps.join(" → "));
+            .map(|step| match step.needs.as_slice() {
+                [] => step.name.clone(),
+                needs => format!("{} (after {})", step.name, needs.join(", ")),
+            });
+        let steps: Vec<String> = steps.collect();
+        println!("{} ({}): {}", created.name, created.id, steps.join(", "));
     }
     if follows {
         return follow(client, created.id, is_json).await;
@@ -235,9 +238,10 @@ fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
         pipeline.state,
         PipelineState::Failed | PipelineState::Cancelled
     ) {
+        let id = pipeline.id;
+        println!("once the cause is gone, it goes on with: bakeoff pipelines resume {id}");
         println!(
-            "to take it up again: bakeoff pipelines resume {}",
-            pipeline.id
+            "or correct the file and run it again: unchanged processing steps are not run twice"
         );
     }
     Ok(())
@@ -247,6 +251,9 @@ fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
 fn outcome(step: &StepView) -> String {
     if let Some(reason) = &step.reason {
         return reason.clone();
+    }
+    if let Some(from) = step.reused_from {
+        return format!("the outputs of {from}");
     }
     let outputs = step.outputs.as_ref();
     let text = |pointer: &str| {

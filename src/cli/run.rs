@@ -29,7 +29,7 @@ pub(super) struct RunOptions {
     files: Vec<PathBuf>,
     #[command(flatten)]
     target: Target,
-    /// Follow the experiments until they end.
+    /// Follow them until they end.
     #[arg(long)]
     watch: bool,
     /// Print the result as JSON instead of tables (implies --watch).

@@ -6,36 +6,29 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::finding::{Finding, Severity};
-use bakeoff_domain::ids::{ExperimentId, PipelineId, TrialId};
-use bakeoff_domain::pipeline::check::{Graph, check};
-use bakeoff_domain::pipeline::reference::{Reference, replaced};
+use bakeoff_domain::ids::{ExperimentId, PipelineId};
+use bakeoff_domain::pipeline::check::{Graph, check, oversized};
 use bakeoff_domain::pipeline::{Flaw, PipelineState, StepKind};
-use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_domain::spec::full_run::FullRunSpec;
-use bakeoff_domain::spec::pipeline::{PipelineSpec, ProcessingSpec};
+use bakeoff_domain::spec::pipeline::PipelineSpec;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::auth::{Caller, Editor};
 use super::experiments::{Keyed, LedgerParams, ledger_page};
 use super::extract::{Id, Params, Raw, parse};
-use super::heavy::aside;
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
-use crate::api::model_packages::RegisterModel;
 use crate::api::money::LedgerEntryView;
 use crate::api::page::Page;
 use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, StepView};
 use crate::app::App;
+use crate::ids;
+use crate::pipelines::early;
 use crate::store::StoreError;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::pipelines::{NewPipeline, Pipeline};
 use crate::store::to_json;
-use crate::{document, ids, intake};
 
 impl From<Flaw> for FieldError {
     fn from(flaw: Flaw) -> Self {
@@ -69,16 +62,18 @@ pub(super) async fn create(
         return Ok(reply);
     }
     let (spec, mut wrong) = parse::<PipelineSpec>(body).await?;
+    let large = oversized(&spec);
+    if !large.is_empty() {
+        return Err(Problem::invalid(
+            large.into_iter().map(Into::into).collect(),
+        ));
+    }
     let graph = check(&spec).unwrap_or_else(|flaws| {
         wrong.extend(flaws.into_iter().map(FieldError::from));
         Graph::default()
     });
-    if !app.places.contains_key(&spec.region) {
-        let served: Vec<&str> = app.places.keys().map(String::as_str).collect();
-        let detail = format!("this service runs jobs in {} only", served.join(", "));
-        wrong.push(field("/region", detail, "use one of them"));
-    }
-    wrong.extend(bodies(&app, caller, &spec).await?);
+    let found = early::findings(&app, caller.project, &spec).await?;
+    wrong.extend(found.iter().map(FieldError::from));
     if !wrong.is_empty() {
         return Err(Problem::invalid(wrong));
     }
@@ -121,15 +116,6 @@ async fn start(
     }
 }
 
-fn field(pointer: &str, detail: String, fix: &str) -> FieldError {
-    FieldError {
-        pointer: pointer.to_owned(),
-        detail,
-        fix: fix.to_owned(),
-        rule: "pipeline".to_owned(),
-    }
-}
-
 fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipeline {
     let name = |place: &usize| spec.steps.get(*place).map(|step| step.name.clone());
     let steps = spec.steps.iter().zip(graph.kinds.iter().zip(&graph.needs));
@@ -145,110 +131,6 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
             })
             .collect(),
     }
-}
-
-/// What a reference may stand for, as far as types are concerned.
-fn stand_in(reference: &Reference) -> Value {
-    let path: Vec<&str> = reference.path.iter().map(String::as_str).collect();
-    match path.as_slice() {
-        ["outputs", name] => json!(format!("s3://bakeoff-later/{}/{name}", reference.step)),
-        ["experiment_id"] => json!(ExperimentId(Uuid::nil())),
-        ["winner", "trial_id"] => json!(TrialId(Uuid::nil())),
-        ["message", .., "records" | "bytes" | "tokens"] => json!(1_000_000),
-        _ => json!("later"),
-    }
-}
-
-/// A body as far as it can be read before its references stand for something: what does not fit is told.
-fn read<T: DeserializeOwned + ToSchema>(
-    body: &Value,
-    pointer: &str,
-    wrong: &mut Vec<FieldError>,
-) -> Option<T> {
-    let whole = replaced(body, &|reference| Ok(stand_in(reference))).ok()?;
-    let (parsed, other) = document::read::<T>(&whole);
-    wrong.extend(other.iter().map(|finding| below(pointer, finding)));
-    match parsed {
-        Ok(value) => Some(value),
-        // A stand-in may be of another type than what will stand there.
-        Err(finding) => {
-            if whole == *body {
-                wrong.push(below(pointer, &finding));
-            }
-            None
-        }
-    }
-}
-
-fn below(pointer: &str, finding: &Finding) -> FieldError {
-    FieldError {
-        pointer: format!("{pointer}{}", finding.pointer),
-        ..FieldError::from(finding)
-    }
-}
-
-/// What is wrong with the bodies of the steps, as far as it can be known before.
-async fn bodies(
-    app: &App,
-    caller: Caller,
-    spec: &PipelineSpec,
-) -> Result<Vec<FieldError>, Problem> {
-    let mut wrong = Vec::new();
-    for (place, step) in spec.steps.iter().enumerate() {
-        for (kind, body) in step.bodies() {
-            let pointer = format!("/steps/{place}/{}", kind.as_str());
-            match kind {
-                StepKind::Processing => _ = read::<ProcessingSpec>(body, &pointer, &mut wrong),
-                StepKind::Model => _ = read::<RegisterModel>(body, &pointer, &mut wrong),
-                StepKind::FullRun => {
-                    let mut rest = body.clone();
-                    let of = rest
-                        .as_object_mut()
-                        .and_then(|rest| rest.remove("experiment_id"));
-                    if of.is_none() {
-                        let detail = "must name the experiment whose answer is run".to_owned();
-                        let pointer = format!("{pointer}/experiment_id");
-                        wrong.push(field(
-                            &pointer,
-                            detail,
-                            "use ${<step>.experiment_id}, or an id",
-                        ));
-                    }
-                    read::<FullRunSpec>(&rest, &pointer, &mut wrong);
-                }
-                StepKind::Experiment => {
-                    if let Some(experiment) = read::<ExperimentSpec>(body, &pointer, &mut wrong) {
-                        wrong.extend(lint(app, caller, spec, &pointer, experiment).await?);
-                    }
-                }
-            }
-        }
-    }
-    Ok(wrong)
-}
-
-/// What the linter says of a comparison.
-async fn lint(
-    app: &App,
-    caller: Caller,
-    spec: &PipelineSpec,
-    pointer: &str,
-    experiment: ExperimentSpec,
-) -> Result<Vec<FieldError>, Problem> {
-    if experiment.region != spec.region {
-        let detail = format!("must be the pipeline's, {}", spec.region);
-        let pointer = format!("{pointer}/region");
-        return Ok(vec![field(
-            &pointer,
-            detail,
-            "use one region for all of it",
-        )]);
-    }
-    let loaded = intake::load(app, caller.project, experiment).await?;
-    let preview = aside(move || loaded.preview()).await?;
-    let blocking = preview.findings.iter();
-    let blocking = blocking.filter(|finding| finding.severity == Severity::Error);
-    Ok(blocking.map(|finding| below(pointer, finding)).collect())
 }
 
 /// Pipelines with their steps, in the order given.

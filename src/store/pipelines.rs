@@ -294,19 +294,22 @@ impl Store {
         row.map(Pipeline::try_from).transpose()
     }
 
-    /// Says when a claimed pipeline is looked at next, unless somebody asked for it sooner.
+    /// Says when a claimed pipeline is looked at next, unless something has made it due meanwhile.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn release_pipeline(
         &self,
         pipeline: &Pipeline,
         due_at: DateTime<Utc>,
+        now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            "UPDATE pipelines SET due_at = $3 WHERE id = $1 AND claims = $2 AND due_at IS NOT NULL AND state = $4",
+            r#"UPDATE pipelines SET due_at = $3
+               WHERE id = $1 AND claims = $2 AND due_at > $5 AND state = $4"#,
             pipeline.id.0,
             pipeline.claims,
             due_at,
             pipeline.state.as_str(),
+            now,
         )
         .execute(&self.pool)
         .await?;

@@ -90,7 +90,7 @@ async fn work(app: &App, pipeline: &Pipeline) -> Result<(), StoreError> {
     }
     let now = app.clock.now();
     let next = if hand.is_changed { now } else { now + PAUSE };
-    app.store.release_pipeline(pipeline, next).await
+    app.store.release_pipeline(pipeline, next, now).await
 }
 
 /// How the work of a running step stands.
@@ -207,10 +207,15 @@ impl Hand<'_> {
             reused_from,
         };
         let now = self.app.clock.now();
-        self.app
-            .store
-            .end_step(self.pipeline, place, &end, now)
-            .await
+        let store = &self.app.store;
+        match store.end_step(self.pipeline, place, &end, now).await {
+            // Otherwise it would be tried for ever.
+            Err(StoreError::Refused { what }) => {
+                let why = format!("what it puts out cannot be stored: {what}");
+                self.end(place, StepState::Failed, Some(&why)).await
+            }
+            written => written,
+        }
     }
 
     async fn end(

@@ -12,6 +12,7 @@ use bakeoff::api::model_packages::ModelPackageView;
 use bakeoff::api::page::Page;
 use bakeoff::aws::{Aws, Ports};
 use bakeoff::tasks::registrar;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use bakeoff_domain::sagemaker::ports::PageRequest;
@@ -286,8 +287,8 @@ async fn a_step_runs_in_moto_as_in_the_region(pool: PgPool) {
     there.sort();
     assert_eq!((there.len(), &there), (2, &names));
     assert_eq!(
-        view.settled_usd.as_f64(),
-        0.0,
+        view.settled_usd,
+        Usd::ZERO,
         "what never started costs nothing"
     );
 }

@@ -3,13 +3,14 @@
 use bakeoff::api::pipelines::{PipelineView, StepView};
 use bakeoff::tasks::{conductor, registrar};
 use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use chrono::TimeDelta;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, number, on_p5};
+use crate::support::{TestApp, jobs, number, on_p5, spec};
 
 const IMAGE: &str =
     "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3";
@@ -70,7 +71,7 @@ async fn read(test: &TestApp, id: &str) -> PipelineView {
     test.read(&format!("/v1/pipelines/{id}")).await
 }
 
-fn step<'a>(view: &'a PipelineView, name: &str) -> &'a StepView {
+pub(crate) fn step<'a>(view: &'a PipelineView, name: &str) -> &'a StepView {
     view.steps.iter().find(|step| step.name == name).unwrap()
 }
 
@@ -126,7 +127,7 @@ pub(crate) async fn run_until(
 }
 
 /// The ledger of everything equals the region's bill, to the cent for each job.
-async fn assert_billed(test: &TestApp) {
+pub(crate) async fn assert_billed(test: &TestApp) {
     let record = test.record().await;
     for job in jobs(&record) {
         let booked: rust_decimal::Decimal = sqlx::query_scalar(
@@ -222,52 +223,6 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
     // A step's work is no experiment of anybody's.
     let experiments = test.get("/v1/experiments").await;
     assert_eq!(experiments["items"].as_array().unwrap().len(), 1);
-}
-
-#[sqlx::test(migrations = false)]
-async fn an_unchanged_preparation_is_not_run_twice(pool: PgPool) {
-    let test = with_data(pool, &[]).await;
-    let body = pipeline(&json!([prepare("prepare")]));
-    let first = run(&test, &started(&test, &body).await).await;
-    let second = run(&test, &started(&test, &body).await).await;
-    assert_eq!(second.state, PipelineState::Completed);
-    let (one, two) = (step(&first, "prepare"), step(&second, "prepare"));
-    assert_eq!(
-        (two.reused_from, &two.outputs),
-        (Some(first.id), &one.outputs)
-    );
-    assert_eq!(
-        (two.settled_usd.as_f64(), jobs(&test.record().await).len()),
-        (0.0, 1)
-    );
-    // Other data, other code or another setting: it runs.
-    test.region.write_object("tests", "raw/b.jsonl", "{}\n");
-    let third = run(&test, &started(&test, &body).await).await;
-    assert_eq!(step(&third, "prepare").reused_from, None);
-    let mut other = body.clone();
-    other["steps"][0]["processing"]["arguments"] = json!(["--validation-share", "0.2"]);
-    assert_eq!(
-        step(&run(&test, &started(&test, &other).await).await, "prepare").reused_from,
-        None
-    );
-    // Nor is anything used that is not there any more, or where nobody wants it.
-    let uri = third.steps[0].outputs.clone().unwrap()["outputs"]["train"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    test.region.delete_folder(&uri);
-    assert_eq!(
-        step(&run(&test, &started(&test, &body).await).await, "prepare").reused_from,
-        None
-    );
-    let mut anew = body;
-    anew["steps"][0]["processing"]["reuse_if_unchanged"] = json!(false);
-    assert_eq!(
-        step(&run(&test, &started(&test, &anew).await).await, "prepare").reused_from,
-        None
-    );
-    assert_eq!(jobs(&test.record().await).len(), 5);
-    assert_billed(&test).await;
 }
 
 /// Every answer to a create is lost, and nothing is listed at first.
@@ -404,6 +359,29 @@ async fn a_cancel_stops_the_job_and_starts_nothing_more(pool: PgPool) {
     assert_billed(&test).await;
 }
 
+/// What a step's budget has left over when it ends belongs to the other steps: its parked trials stay parked.
+#[sqlx::test(migrations = false)]
+async fn a_comparison_that_was_a_step_is_not_taken_up_by_itself(pool: PgPool) {
+    let test = with_data(pool, &["--quota-of", "ml.p4de.24xlarge=0"]).await;
+    test.tick().await;
+    let mut compare = spec();
+    compare["budget_usd"] = json!(1000);
+    let body = pipeline(&json!([{"name": "compare", "experiment": compare}]));
+    let view = run(&test, &started(&test, &body).await).await;
+    assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
+    let id = step(&view, "compare").experiment_id.unwrap().to_string();
+    assert!(
+        test.trials(&id)
+            .await
+            .iter()
+            .any(|trial| trial.state == TrialState::Parked),
+        "nothing that a resume could take up"
+    );
+    let resume = format!("/v1/experiments/{id}/resume");
+    let (_, resumed) = test.post(&resume, &json!({})).await;
+    assert_eq!(resumed["state"], json!("completed"), "{resumed:#}");
+}
+
 /// A conductor that dies after its claim, and one that comes back late, leave one work for each step.
 #[sqlx::test(migrations = false)]
 async fn two_conductors_start_each_step_once(pool: PgPool) {
@@ -471,7 +449,7 @@ async fn the_budget_is_one_over_all_steps(pool: PgPool) {
         .steps
         .iter()
         .filter_map(|step| step.budget_usd)
-        .map(|usd| usd.as_f64())
+        .map(Usd::as_f64)
         .sum();
     assert!(budgets <= 1.0 + 1e-9, "{budgets} of 1: {view:#?}");
     let waits = view

@@ -1,4 +1,4 @@
-//! Processing jobs of steps: orphans, quotas, and the bodies beside those that the SDK sends.
+//! Processing jobs of steps: what is not run twice, orphans, quotas, and the bodies beside those that the SDK sends.
 
 use bakeoff::tasks::watcher;
 use bakeoff_domain::pipeline::processing::{self, Surroundings};
@@ -6,12 +6,95 @@ use bakeoff_domain::pipeline::{PipelineState, StepState};
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spec::pipeline::ProcessingSpec;
 use chrono::TimeDelta;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::pipelines::{pipeline, prepare, run, run_until, started, with_data};
+use crate::pipelines::{
+    assert_billed, pipeline, prepare, run, run_until, started, step, with_data,
+};
 use crate::sdk_requests::captured;
 use crate::support::{Region, jobs, number, ports_of, usual};
+
+#[sqlx::test(migrations = false)]
+async fn an_unchanged_preparation_is_not_run_twice(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let body = pipeline(&json!([prepare("prepare")]));
+    let first = run(&test, &started(&test, &body).await).await;
+    let second = run(&test, &started(&test, &body).await).await;
+    assert_eq!(second.state, PipelineState::Completed);
+    let (one, two) = (step(&first, "prepare"), step(&second, "prepare"));
+    assert_eq!(
+        (two.reused_from, &two.outputs),
+        (Some(first.id), &one.outputs)
+    );
+    assert_eq!(
+        (two.settled_usd.as_f64(), jobs(&test.record().await).len()),
+        (0.0, 1)
+    );
+    // Other data, other code or another setting: it runs.
+    test.region.write_object("tests", "raw/b.jsonl", "{}\n");
+    let third = run(&test, &started(&test, &body).await).await;
+    assert_eq!(step(&third, "prepare").reused_from, None);
+    let mut other = body.clone();
+    other["steps"][0]["processing"]["arguments"] = json!(["--validation-share", "0.2"]);
+    assert_eq!(
+        step(&run(&test, &started(&test, &other).await).await, "prepare").reused_from,
+        None
+    );
+    // Nor is anything used that is not there any more, or where nobody wants it.
+    let uri = third.steps[0].outputs.clone().unwrap()["outputs"]["train"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    test.region.delete_folder(&uri);
+    assert_eq!(
+        step(&run(&test, &started(&test, &body).await).await, "prepare").reused_from,
+        None
+    );
+    let mut anew = body;
+    anew["steps"][0]["processing"]["reuse_if_unchanged"] = json!(false);
+    assert_eq!(
+        step(&run(&test, &started(&test, &anew).await).await, "prepare").reused_from,
+        None
+    );
+    assert_eq!(jobs(&test.record().await).len(), 5);
+    assert_billed(&test).await;
+}
+
+/// Where everybody may write, what is there may be anybody's.
+#[sqlx::test(migrations = false)]
+async fn an_output_at_an_address_of_its_own_is_not_reused(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let mut body = pipeline(&json!([prepare("prepare")]));
+    body["steps"][0]["processing"]["outputs"][0]["s3_uri"] = json!("s3://tests/latest/train");
+    for _ in 0..2 {
+        let view = run(&test, &started(&test, &body).await).await;
+        assert_eq!(step(&view, "prepare").reused_from, None);
+    }
+    assert_eq!(jobs(&test.record().await).len(), 2);
+}
+
+/// Whatever its references will stand for, a body must fit its type before anything is paid.
+#[sqlx::test(migrations = false)]
+async fn a_mistake_beside_a_reference_is_told_at_once(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let mut body = pipeline(&json!([prepare("prepare"), prepare("more")]));
+    let more = &mut body["steps"][1]["processing"];
+    more["inputs"][0]["s3_uri"] = json!("${prepare.outputs.train}");
+    more["instance_count"] = json!("two");
+    let (status, problem) = test.post("/v1/pipelines", &body).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    assert!(
+        problem
+            .to_string()
+            .contains("/steps/1/processing/instance_count"),
+        "{problem:#}"
+    );
+    // A number that a step puts out stands for a number.
+    body["steps"][1]["processing"]["instance_count"] = json!("${prepare.message.shards}");
+    started(&test, &body).await;
+}
 
 /// A processing job that runs although its attempt has ended is stopped and billed, found by its own listing.
 #[sqlx::test(migrations = false)]

@@ -87,7 +87,9 @@ async fn mark(
            WHERE id = $1 AND project_id = $2
              AND (state = 'running'
                   OR $3 = 'resume' AND state IN ('completed', 'failed')
-                     AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'parked'))"#,
+                     AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'parked')
+                     -- What its step has left over belongs to the pipeline's other steps.
+                     AND NOT EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = $1))"#,
         id.0,
         project.0,
         match command {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use self::booked::Booked;
+use self::booked::{Booked, micro, text};
 use super::client::{Accepted, Client};
 use super::course::Ground;
 use super::models;
@@ -203,7 +203,7 @@ pub(super) fn judge(
     };
     count_seen(stage, client, &mut verdict);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
-    let mut booked: BTreeMap<String, Booked> = BTreeMap::new();
+    let mut booked = count_steps(&url, &stage.api_key)?;
     for (index, experiment) in client.accepted.iter().enumerate() {
         let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
         if !plan.is_clock_off {
@@ -211,7 +211,6 @@ pub(super) fn judge(
         }
         booked.extend(count_believed(believed, &mut verdict));
     }
-    count_steps(&url, &stage.api_key, &mut booked)?;
     verdict.jobs_by_kind = pipelines::by_kind(jobs);
     verdict.attempts = booked.len().try_into().unwrap_or(0);
     if !is_over {
@@ -251,17 +250,20 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
-/// Adds what is booked for the jobs of pipelines' steps.
-fn count_steps(url: &str, key: &str, booked: &mut BTreeMap<String, Booked>) -> Result<(), String> {
+/// What is booked for the jobs of pipelines' steps.
+fn count_steps(url: &str, key: &str) -> Result<BTreeMap<String, Booked>, String> {
+    let mut booked = BTreeMap::new();
     for (id, entries) in pipelines::believed(url, key, micro)?.entries {
         let mut own = Booked {
             experiment: usize::MAX,
             ..Booked::default()
         };
-        entries.iter().for_each(|entry| own.add(entry));
+        for entry in &entries {
+            own.add(entry);
+        }
         booked.insert(id, own);
     }
-    Ok(())
+    Ok(booked)
 }
 
 /// Adds the faults of the region and those injected into the processes.
@@ -316,10 +318,6 @@ fn count_panics(stage: &Stage, verdict: &mut Verdict) {
         verdict.panics = panics.try_into().unwrap_or(u32::MAX);
         verdict.notes.push(format!("{panics} panics in the logs"));
     }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Reads the service's view; `experiment` is its index among the accepted ones.
@@ -384,11 +382,6 @@ fn given_up_at(attempt: &Value) -> Option<DateTime<Utc>> {
     (has_vanished || attempt["state"] == "never_created")
         .then(|| text(&attempt["ended_at"]).parse().ok())
         .flatten()
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]
-fn micro(usd: f64) -> i64 {
-    (usd * 1e6).round() as i64
 }
 
 fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {

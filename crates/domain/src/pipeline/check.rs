@@ -16,6 +16,18 @@ pub const STEPS_MAX: usize = 50;
 const NAME_MAX: usize = 100;
 const STEP_NAME_MAX: usize = 40;
 const RETRIES_MAX: u32 = 5;
+const STEP_BYTES_MAX: usize = 128 * 1024;
+const REFERENCES_MAX: usize = 100;
+/// What is told of an answer's first row.
+pub const WINNER: [&str; 7] = [
+    "candidate",
+    "instance_type",
+    "instance_count",
+    "purchase_option",
+    "trial_id",
+    "job_name",
+    "model_s3_uri",
+];
 
 impl StepKind {
     /// What a step of this kind puts out, at the top.
@@ -35,9 +47,34 @@ pub struct Graph {
     pub needs: Vec<Vec<usize>>,
 }
 
+/// Steps that are too large to be looked into: what a reference stands for is tried out, which takes time.
+pub fn oversized(spec: &PipelineSpec) -> Vec<Flaw> {
+    let steps = spec.steps.iter().enumerate();
+    let is_large = |step: &StepSpec| {
+        step.bodies().iter().any(|(_, body)| {
+            body.to_string().len() > STEP_BYTES_MAX
+                || reference::find(body).0.len() > REFERENCES_MAX
+        })
+    };
+    let large = steps.filter(|(_, step)| is_large(step));
+    let flaws = large.map(|(place, _)| {
+        let detail = "must have at most 128 KB and 100 references";
+        Flaw::new(
+            format!("/steps/{place}"),
+            detail,
+            "put what is long into a file in S3",
+        )
+    });
+    flaws.collect()
+}
+
 /// Everything that is wrong with it, or its graph.
 pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
-    let mut flaws = head(spec);
+    let mut flaws = oversized(spec);
+    if !flaws.is_empty() {
+        return Err(flaws);
+    }
+    flaws.extend(head(spec));
     let places: BTreeMap<&str, usize> = spec
         .steps
         .iter()
@@ -191,12 +228,14 @@ fn needs(
 ) -> Vec<usize> {
     let mut needs = BTreeSet::new();
     let unknown = |name: &str, pointer: String| {
-        let near = nearest(name, places.keys().copied(), 1).join(", ");
-        Flaw::new(
-            pointer,
-            format!("there is no step {name}"),
-            format!("name a step of this pipeline, such as {near}"),
-        )
+        let near = nearest(name, places.keys().copied(), 1);
+        let names: Vec<&str> = if near.is_empty() {
+            places.keys().copied().collect()
+        } else {
+            near
+        };
+        let fix = format!("name a step of this pipeline: {}", names.join(", "));
+        Flaw::new(pointer, format!("there is no step {name}"), fix)
     };
     for (index, name) in step.after.iter().enumerate() {
         match places.get(name.as_str()) {
@@ -233,13 +272,30 @@ fn not_put_out(of: &StepSpec, reference: &Reference, pointer: &str) -> Option<Fl
         let detail = format!("{} puts out {}, and no {first}", of.name, known.join(", "));
         return Some(Flaw::new(pointer, detail, "refer to one of them"));
     }
+    let second = reference.path.get(1).map(String::as_str);
+    if first == "winner" && !second.is_some_and(|second| WINNER.contains(&second)) {
+        let detail = format!("{}.winner has {}", of.name, WINNER.join(", "));
+        return Some(Flaw::new(pointer, detail, "refer to one of them"));
+    }
+    let is_one = reference.path.len() <= 2 && second.is_some();
+    if first == "outputs" && !is_one {
+        let detail = "an output is one address: ${step.outputs.name}";
+        return Some(Flaw::new(
+            pointer,
+            detail,
+            "name the output, and nothing below it",
+        ));
+    }
     let output = reference.path.get(1).filter(|_| first == "outputs")?;
     let outputs = body["outputs"].as_array().into_iter().flatten();
     let names: Vec<&str> = outputs
         .filter_map(|output| output["name"].as_str())
         .collect();
     let detail = || format!("{} has no output {output}", of.name);
-    let fix = || format!("add it to its outputs, or refer to {}", names.join(", "));
+    let fix = || match names.as_slice() {
+        [] => "add it to its outputs".to_owned(),
+        _ => format!("add it to its outputs, or refer to {}", names.join(", ")),
+    };
     (!names.contains(&output.as_str())).then(|| Flaw::new(pointer, detail(), fix()))
 }
 

@@ -64,8 +64,7 @@ pub fn decide(state: PipelineState, steps: &[StepFacts]) -> Vec<Act> {
             }
         }
     }
-    let is_again = |act: &Act| matches!(act, Act::Again(..));
-    if next.states.iter().all(|state| state.is_over()) && !next.acts.iter().any(is_again) {
+    if next.states.iter().all(|state| state.is_over()) {
         let end = end(&next.states, is_cancelled);
         next.acts.push(Act::EndPipeline(end));
     }

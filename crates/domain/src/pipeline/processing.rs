@@ -115,6 +115,10 @@ pub fn flaws(spec: &ProcessingSpec, pointer: &str) -> Vec<Flaw> {
     let has_one = spec.script_s3_uri.is_none() || spec.entrypoint.is_empty();
     let detail = "a script is run with python3, and needs no entrypoint";
     flaws.add_unless(has_one, "entrypoint", detail, "leave one of the two out");
+    let role = spec.role_arn.as_deref().unwrap_or("arn:aws:iam::0:role/x");
+    let is_role = role.starts_with("arn:") && role.contains(":role/") || role.contains("${");
+    let fix = "use arn:aws:iam::<account>:role/<name>, or leave it out";
+    flaws.add_unless(is_role, "role_arn", "must be the ARN of a role", fix);
     words(spec, &mut flaws);
     channels(spec, &mut flaws);
     flaws.all
@@ -263,6 +267,12 @@ pub fn fingerprint(spec: &ProcessingSpec, role: &str, inputs: &[Vec<StoredObject
         json!(objects)
     });
     let objects: Vec<_> = objects.collect();
+    // What changes no output does not count.
+    let spec = ProcessingSpec {
+        reuse_if_unchanged: true,
+        max_runtime_seconds: 0,
+        ..spec.clone()
+    };
     let text = json!({"spec": spec, "role": role, "inputs": objects}).to_string();
     Sha256::digest(text.as_bytes()).into()
 }
@@ -274,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    fn spec(changes: Value) -> ProcessingSpec {
+    fn spec(changes: &Value) -> ProcessingSpec {
         let mut all = json!({"image": "1.dkr.ecr.us-east-1.amazonaws.com/prep:1", "script_s3_uri": "s3://b/code/prepare.py",
             "instance_type": "ml.m5.xlarge", "inputs": [{"name": "raw", "s3_uri": "s3://b/raw"}], "outputs": [{"name": "train"}]});
         for (name, value) in changes.as_object().unwrap() {
@@ -292,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_script_is_an_input_and_run_with_python() {
-        let request = request(&spec(json!({})), around());
+        let request = request(&spec(&json!({})), around());
         assert_eq!(
             request.entrypoint,
             ["python3", "/opt/ml/processing/input/code/prepare.py"]
@@ -318,8 +328,8 @@ mod tests {
 
     #[test]
     fn what_sagemaker_refuses_is_told_with_its_place() {
-        let pointers = |changes| -> Vec<String> {
-            let flaws = flaws(&spec(changes), "/steps/0/processing");
+        let pointers = |changes: Value| -> Vec<String> {
+            let flaws = flaws(&spec(&changes), "/steps/0/processing");
             flaws
                 .into_iter()
                 .map(|flaw| flaw.pointer.replace("/steps/0/processing/", ""))
@@ -361,8 +371,8 @@ mod tests {
             bytes,
             written_at: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
         };
-        let of = |changes, objects: &[StoredObject]| {
-            fingerprint(&spec(changes), "r", &[objects.to_vec()])
+        let of = |changes: Value, objects: &[StoredObject]| {
+            fingerprint(&spec(&changes), "r", &[objects.to_vec()])
         };
         let (one, two) = (object("a", 1), object("b", 2));
         let known = of(json!({}), &[one.clone(), two.clone()]);
@@ -371,8 +381,10 @@ mod tests {
             of(json!({}), &[two.clone(), one.clone()]),
             "the order of a listing"
         );
-        assert_ne!(known, of(json!({}), &[one.clone()]));
+        assert_ne!(known, of(json!({}), std::slice::from_ref(&one)));
         assert_ne!(known, of(json!({}), &[one.clone(), object("b", 3)]));
+        let other = json!({"reuse_if_unchanged": false, "max_runtime_seconds": 60});
+        assert_eq!(known, of(other, &[one.clone(), two.clone()]));
         assert_ne!(known, of(json!({"arguments": ["--seed=2"]}), &[one, two]));
     }
 }

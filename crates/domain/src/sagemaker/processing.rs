@@ -1,5 +1,5 @@
 //! A SageMaker processing job as requested (CreateProcessingJob), and what may be asked of one. Wire formats
-//! belong to the AWS crate; what a person writes is in [`crate::processing`].
+//! belong to the AWS crate; what a person writes is in [`crate::spec::pipeline`].
 
 use std::collections::BTreeMap;
 

@@ -3,8 +3,6 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::{micro, text};
-
 /// What the service has recorded for one attempt.
 #[derive(Default)]
 pub(super) struct Booked {
@@ -55,4 +53,13 @@ fn entry_in_words(entry: &Value) -> String {
     ]
     .map(of)
     .join(" ")
+}
+
+pub(super) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]
+pub(super) fn micro(usd: f64) -> i64 {
+    (usd * 1e6).round() as i64
 }

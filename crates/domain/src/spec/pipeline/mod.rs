@@ -103,7 +103,8 @@ pub struct ProcessingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role_arn: Option<String>,
     /// Use the outputs of an earlier run of the same step, in any pipeline of the project, whose inputs, code and
-    /// settings were the same. An image is taken to be the same while its URI is. Yes when absent.
+    /// settings were the same. An image is taken to be the same while its URI is; outputs with an `s3_uri` of their
+    /// own are never reused, since anybody may have written there. Yes when absent.
     #[serde(default = "yes")]
     pub reuse_if_unchanged: bool,
 }
