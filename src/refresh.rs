@@ -186,6 +186,7 @@ fn row(rate: &ListedRate, now: DateTime<Utc>) -> NewPrice {
         status: PriceStatus::Listed,
         note: match rate.component {
             Component::Storage => format!("SKU {}; training job volumes", rate.sku),
+            Component::Processing => format!("SKU {}; Processing component", rate.sku),
             _ => format!("SKU {}; Training component", rate.sku),
         },
     }

@@ -41,7 +41,7 @@ pub struct StepView {
     pub reason: Option<String>,
     /// How often its work was started.
     pub tries: u32,
-    /// Of a comparison or a full run, whose tables are there; and of a processing job, for its events.
+    /// Of a comparison or a full run, whose tables are there. A processing job has one too, but nothing is read by it.
     pub experiment_id: Option<ExperimentId>,
     pub model_package_id: Option<ModelPackageId>,
     /// The processing job, if it is one.

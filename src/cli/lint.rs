@@ -12,7 +12,7 @@ use bakeoff_planner::render::{body, estimator};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::report;
+use super::{pipelines, report};
 use crate::clock::real_now;
 use crate::document;
 
@@ -53,7 +53,15 @@ pub(super) fn shipped_prices(region: &str) -> Vec<Price> {
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{} is not JSON", path.display()))
+    let document: Value = serde_json::from_slice(&bytes)
+        .with_context(|| format!("{} is not JSON", path.display()))?;
+    if pipelines::is_pipeline(&document) {
+        bail!(
+            "{} is a pipeline: `bakeoff run` has all of it checked before anything starts",
+            path.display()
+        );
+    }
+    Ok(document)
 }
 
 pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {

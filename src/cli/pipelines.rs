@@ -85,8 +85,8 @@ async fn command(options: OneOptions, verb: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Whether a document is a pipeline, and no experiment.
-pub(super) fn is_pipeline(body: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(body).is_ok_and(|value| value.get("steps").is_some())
+pub(super) fn is_pipeline(document: &Value) -> bool {
+    document.get("steps").is_some_and(Value::is_array)
 }
 
 /// Starts a pipeline; follows it if that is wanted.

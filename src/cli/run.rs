@@ -45,9 +45,9 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
         let body = std::fs::read(file).with_context(|| file.display().to_string())?;
         bodies.push((file, body));
     }
-    let pipelines = bodies
-        .iter()
-        .filter(|(_, body)| pipelines::is_pipeline(body));
+    let pipelines = bodies.iter().filter(|(_, body)| {
+        serde_json::from_slice(body).is_ok_and(|one| pipelines::is_pipeline(&one))
+    });
     match (pipelines.collect::<Vec<_>>().as_slice(), bodies.len()) {
         ([], _) => {}
         ([(file, body)], 1) => {
