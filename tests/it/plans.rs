@@ -8,7 +8,7 @@ use crate::support::{TestApp, spec};
 
 /// What grows with history. Lists of a project's experiments may read many when a filter leaves
 /// few.
-const GROWING: [&str; 7] = [
+const GROWING: [&str; 9] = [
     "trials",
     "jobs",
     "ledger",
@@ -16,10 +16,12 @@ const GROWING: [&str; 7] = [
     "rollups",
     "series",
     "sample_chunks",
+    "pipelines",
+    "pipeline_steps",
 ];
 
 /// Part of a query's text, and what it is for.
-const TICK: [(&str, &str); 11] = [
+const TICK: [(&str, &str); 15] = [
     ("WITH stops AS (", "scheduler: claim what is due"),
     (
         "SELECT (SELECT due_at FROM trials",
@@ -52,9 +54,22 @@ const TICK: [(&str, &str); 11] = [
     ),
     ("SELECT job_id FROM warm_pools", "pools: claim what is due"),
     (
-        "SELECT e.project_id, e.id FROM experiments e",
+        "SELECT e.project_id, e.id, e.kind = 'step' AS",
         "finalizer: what is over",
     ),
+    (
+        "SELECT id FROM pipelines WHERE due_at <= $1",
+        "conductor: claim what is due",
+    ),
+    (
+        "FROM pipeline_steps s LEFT JOIN experiments e",
+        "conductor: steps and their money",
+    ),
+    (
+        "UPDATE pipelines p SET due_at = least(due_at, $2)",
+        "conductor: a work has ended",
+    ),
+    ("WHERE s.fingerprint = $1", "conductor: what was run before"),
 ];
 
 /// The same of writing points and of what people read.
@@ -115,8 +130,8 @@ const TABLES: [(&str, &str); 18] = [
     ),
 ];
 
-/// 500 experiments of 200 trials, all over, each with an attempt.
-const HISTORY: [&str; 9] = [
+/// 500 experiments of 200 trials, all over, each with an attempt; and 20 000 pipelines of four steps.
+const HISTORY: [&str; 11] = [
     "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at, region)
      SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now(), e.region
      FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 500)",
@@ -146,6 +161,12 @@ const HISTORY: [&str; 9] = [
     "INSERT INTO rollups (series_id, start_at, points, sum, min, max, last_at, last_step, last)
      SELECT s.id, '2026-11-01'::timestamptz + i * interval '5 min', 10, 5, 0, 1, '2026-11-01', 1, 1
      FROM series s, generate_series(1, 10) i",
+    "INSERT INTO pipelines (id, project_id, name, region, spec, state, budget_usd, created_at, ended_at)
+     SELECT gen_random_uuid(), e.project_id, 'old', e.region, '{}', 'completed', 1, now(), now()
+     FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 20000)",
+    "INSERT INTO pipeline_steps (pipeline_id, place, name, kind, state, outputs, fingerprint, ended_at)
+     SELECT id, n, 'step-' || n, 'processing', 'completed', '{}', sha256((id::text || n)::bytea), now()
+     FROM pipelines, generate_series(0, 3) n",
 ];
 
 #[sqlx::test(migrations = false)]
