@@ -38,11 +38,12 @@ use crate::store::money::prices::PricesOf;
 use crate::store::pipelines::{Pipeline, Step};
 use crate::{document, ids};
 
-/// What a step begins, not yet written.
+/// What a step begins. Nothing of it is written yet, except a model package.
 #[derive(Debug)]
 pub enum Ready {
     Job(ReadyJob),
     Experiment(Box<Prepared>),
+    /// Written already: it is the same package however often it is asked for.
     Model(ModelPackageId),
     /// An earlier step has put out the same.
     Reused {
