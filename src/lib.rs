@@ -26,6 +26,7 @@ pub mod pulse;
 pub mod read;
 pub mod refresh;
 pub mod rule_results;
+pub mod serving;
 pub mod store;
 pub mod task_board;
 pub mod tasks;

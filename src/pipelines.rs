@@ -1,29 +1,29 @@
-//! The steps of pipelines: loads what a step's work needs, and says what would begin, or why nothing can; and
-//! what a step that has completed puts out. Starting and ending steps is the conductor's matter
+//! The steps of pipelines: loads what a step's work needs, and says what would begin, or why nothing can; what one
+//! that has completed puts out is in [`put_out`]. Starting and ending steps is the conductor's matter
 //! ([`crate::tasks::conductor`]).
 
 pub mod early;
+pub mod put_out;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, TrialId};
-use bakeoff_domain::money::price;
-use bakeoff_domain::money::worst_case::worst_case;
-use bakeoff_domain::money::{Usd, worst_case::WorstCase};
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::decide::Means;
 use bakeoff_domain::pipeline::processing::{self, Surroundings};
 use bakeoff_domain::pipeline::reference::{self, Unresolved};
-use bakeoff_domain::pipeline::{Flaw, StepKind};
+use bakeoff_domain::pipeline::{Flaw, StepKind, tuning};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
+use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
+use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{ProcessingSpec, StepSpec};
-use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::plan::{StepJob, TrialPlan};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::api::model_packages::RegisterModel;
@@ -31,17 +31,21 @@ use crate::app::App;
 use crate::full_run::{self, NoFullRun, Purpose};
 use crate::intake::{self, Loaded, Prepared};
 use crate::model_packages::{self, NotRegistrable};
+use crate::serving::{self, Around, NotServable, Priced, ReadyEndpoint};
 use crate::store::StoreError;
-use crate::store::experiments::steps::NewStepWork;
+use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
 use crate::store::model_packages::NewPackage;
-use crate::store::money::prices::PricesOf;
-use crate::store::pipelines::{Pipeline, Step};
+use crate::store::pipelines::Pipeline;
 use crate::{document, ids};
 
 /// What a step begins. Nothing of it is written yet, except a model package.
 #[derive(Debug)]
 pub enum Ready {
     Job(ReadyJob),
+    Endpoint {
+        endpoint: Box<ReadyEndpoint>,
+        budget_usd: Usd,
+    },
     Experiment(Box<Prepared>),
     /// Written already: it is the same package however often it is asked for.
     Model(ModelPackageId),
@@ -52,13 +56,12 @@ pub enum Ready {
     },
 }
 
-/// A processing job with its budget.
+/// Jobs that compare nothing, with their budget: one, or those of a tuning.
 #[derive(Debug)]
 pub struct ReadyJob {
     pub experiment_id: ExperimentId,
-    pub trial_id: TrialId,
     pub budget_usd: Usd,
-    pub plan: Box<TrialPlan>,
+    pub trials: Vec<NewStepTrial>,
     /// `None` where what it depends on could not be listed.
     pub fingerprint: Option<[u8; 32]>,
 }
@@ -68,6 +71,7 @@ impl Ready {
     pub fn budget_usd(&self) -> Usd {
         match self {
             Self::Job(job) => job.budget_usd,
+            Self::Endpoint { budget_usd, .. } => *budget_usd,
             Self::Experiment(prepared) => prepared.resolved.spec().budget_usd,
             Self::Model(_) | Self::Reused { .. } => Usd::ZERO,
         }
@@ -79,12 +83,12 @@ impl ReadyJob {
     pub fn work<'a>(&'a self, pipeline: &'a Pipeline, step: &'a str) -> NewStepWork<'a> {
         NewStepWork {
             experiment_id: self.experiment_id,
-            trial_id: self.trial_id,
             project_id: pipeline.project_id,
             name: step,
             region: &pipeline.region,
             budget_usd: self.budget_usd,
-            plan: &self.plan,
+            trials: &self.trials,
+            endpoint: None,
         }
     }
 }
@@ -119,6 +123,22 @@ impl From<NoFullRun> for NotReady {
             NoFullRun::Unknown { detail, fix, .. } => Self::Never(format!("{detail}: {fix}")),
             NoFullRun::Aws(error) => Self::Later(error.to_string()),
             NoFullRun::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<NotServable> for NotReady {
+    fn from(none: NotServable) -> Self {
+        match none {
+            NotServable::Wrong(flaws) => {
+                let told = flaws
+                    .iter()
+                    .map(|flaw| format!("{} {}", flaw.pointer, flaw.detail));
+                Self::Never(told.collect::<Vec<_>>().join("; "))
+            }
+            NotServable::NotYet(why) => Self::Later(why),
+            NotServable::Never(why) => Self::Never(why),
+            NotServable::Store(error) => Self::Store(error),
         }
     }
 }
@@ -215,7 +235,111 @@ pub async fn prepare(
         }
         StepKind::FullRun => full_run(app, pipeline, body, means).await,
         StepKind::Model => model(app, pipeline, body.parsed()?).await,
+        StepKind::Tuning => tuning(app, pipeline, step, body.parsed()?, means).await,
+        StepKind::Transform => {
+            let folder = folder(pipeline, step);
+            let around = around(pipeline, &folder);
+            let job = serving::transform(app, around, &body.parsed()?).await?;
+            let jobs = vec![named(&step.name, job)];
+            jobs_of(app, pipeline, jobs, means).await.map(Ready::Job)
+        }
+        StepKind::Endpoint => endpoint(app, pipeline, step, body.parsed()?, means).await,
     }
+}
+
+/// The folder of a step's outputs, without a slash at its end.
+fn folder(pipeline: &Pipeline, step: &StepSpec) -> String {
+    let root = pipeline.spec.output_s3_uri.trim_end_matches('/');
+    format!("{root}/{}/{}", pipeline.id, step.name)
+}
+
+fn around<'a>(pipeline: &'a Pipeline, folder: &'a str) -> Around<'a> {
+    Around {
+        project: pipeline.project_id,
+        region: &pipeline.region,
+        role_arn: &pipeline.spec.role_arn,
+        output_s3_uri: folder,
+    }
+}
+
+/// A job of a step, and what it is called among its others.
+struct Named {
+    name: String,
+    job: StepJob,
+}
+
+fn named(name: &str, job: StepJob) -> Named {
+    Named {
+        name: name.to_owned(),
+        job,
+    }
+}
+
+/// Jobs with their price and their budget.
+async fn jobs_of(
+    app: &App,
+    pipeline: &Pipeline,
+    jobs: Vec<Named>,
+    means: Means,
+) -> Result<ReadyJob, NotReady> {
+    let (mut trials, mut worst_usd) = (Vec::new(), Usd::ZERO);
+    for Named { name, job } in jobs {
+        let (project, region) = (pipeline.project_id, &pipeline.region);
+        let Priced { price, worst } = serving::priced(app, project, region, job.request()).await?;
+        worst_usd += worst.total_usd;
+        trials.push(NewStepTrial {
+            id: TrialId(ids::fresh()),
+            plan: TrialPlan::of_step(&name, job, price, worst),
+        });
+    }
+    Ok(ReadyJob {
+        experiment_id: ExperimentId(ids::fresh()),
+        budget_usd: budget(app, worst_usd, means)?,
+        trials,
+        fingerprint: None,
+    })
+}
+
+/// One tuning job for each candidate, under one budget.
+async fn tuning(
+    app: &App,
+    pipeline: &Pipeline,
+    step: &StepSpec,
+    spec: TuningSpec,
+    means: Means,
+) -> Result<Ready, NotReady> {
+    if let Some(Flaw {
+        pointer, detail, ..
+    }) = tuning::flaws(&spec, "").into_iter().next()
+    {
+        return Err(NotReady::Never(format!("{pointer} {detail}")));
+    }
+    let folder = folder(pipeline, step);
+    let jobs = spec.candidates.iter().map(|candidate| {
+        let role = &pipeline.spec.role_arn;
+        let request = tuning::request(&spec, candidate, role, &folder);
+        named(&candidate.instance_type, StepJob::Tuning(Box::new(request)))
+    });
+    let jobs = jobs_of(app, pipeline, jobs.collect(), means).await?;
+    Ok(Ready::Job(jobs))
+}
+
+async fn endpoint(
+    app: &App,
+    pipeline: &Pipeline,
+    step: &StepSpec,
+    spec: EndpointSpec,
+    means: Means,
+) -> Result<Ready, NotReady> {
+    let folder = folder(pipeline, step);
+    let (name, owner) = (step.name.clone(), format!("pipeline {}", pipeline.name));
+    let around = around(pipeline, &folder);
+    let ready = serving::endpoint(app, around, spec, name, owner).await?;
+    let budget_usd = budget(app, ready.worst_usd, means)?;
+    Ok(Ready::Endpoint {
+        endpoint: Box::new(ready),
+        budget_usd,
+    })
 }
 
 /// Lints and plans, off the workers that answer requests.
@@ -330,8 +454,7 @@ async fn job(
     {
         return Err(NotReady::Never(format!("{pointer} {detail}")));
     }
-    let root = pipeline.spec.output_s3_uri.trim_end_matches('/');
-    let folder = format!("{root}/{}/{}", pipeline.id, step.name);
+    let folder = folder(pipeline, step);
     let around = Surroundings {
         role_arn: &pipeline.spec.role_arn,
         output_s3_uri: &folder,
@@ -343,14 +466,11 @@ async fn job(
     {
         return Ok(reused);
     }
-    let (price, worst) = priced(app, pipeline, &request).await?;
-    let plan = TrialPlan::of_processing(&step.name, request, price, worst);
+    let jobs = vec![named(&step.name, StepJob::Processing(request))];
+    let ready = jobs_of(app, pipeline, jobs, means).await?;
     Ok(Ready::Job(ReadyJob {
-        experiment_id: ExperimentId(ids::fresh()),
-        trial_id: TrialId(ids::fresh()),
-        budget_usd: budget(app, worst.total_usd, means)?,
-        plan: Box::new(plan),
         fingerprint,
+        ..ready
     }))
 }
 
@@ -362,31 +482,6 @@ fn budget(app: &App, worst: Usd, means: Means) -> Result<Usd, NotReady> {
     let attempts = app.settings.policy.attempts_max.max(1);
     let most = (1..=attempts).map(|_| worst).sum::<Usd>();
     Ok(most.min(means.left()))
-}
-
-async fn priced(
-    app: &App,
-    pipeline: &Pipeline,
-    request: &ProcessingJobRequest,
-) -> Result<(price::Price, WorstCase), NotReady> {
-    let (now, region) = (app.clock.now(), &pipeline.region);
-    let of = PricesOf {
-        kind: JobKind::Processing,
-        region,
-        instance_types: std::slice::from_ref(&request.instance_type),
-    };
-    let tariffs = app.store.tariffs(pipeline.project_id, of).await?;
-    let price = price::in_force(&tariffs.prices, &request.instance_type, region, now);
-    let price = price.ok_or_else(|| {
-        let kind = &request.instance_type;
-        NotReady::Never(format!(
-            "the price of {kind} in {region} is unknown, so its cost cannot be bounded"
-        ))
-    })?;
-    let spacing = app.settings.metrics_spacing();
-    let sent = JobRequest::Processing(request);
-    let worst = worst_case(sent, 0, tariffs.as_ref(), &price, spacing, now);
-    Ok((price, worst))
 }
 
 /// What the job depends on; `None` where it could not be listed, which only keeps it from being reused.
@@ -447,121 +542,4 @@ async fn reused(
         }
     }
     Ok(Some(Ready::Reused { from, outputs }))
-}
-
-/// What a step whose work has completed puts out.
-pub async fn put_out(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Value, StoreError> {
-    match step.kind {
-        StepKind::Processing => put_out_by_job(app, step).await,
-        StepKind::Experiment | StepKind::FullRun => {
-            put_out_by_experiment(app, pipeline, step).await
-        }
-        StepKind::Model => {
-            let id = step
-                .model_package_id
-                .unwrap_or(ModelPackageId(uuid::Uuid::nil()));
-            let package = app.store.model_package(pipeline.project_id, id).await?;
-            Ok(package.map_or(json!({}), |package| {
-                json!({
-                    "model_package_id": package.id, "arn": package.arn, "version": package.version,
-                    "group": package.request.group,
-                })
-            }))
-        }
-    }
-}
-
-async fn put_out_by_job(app: &App, step: &Step) -> Result<Value, StoreError> {
-    let experiments: Vec<uuid::Uuid> = step.experiment_id.iter().map(|id| id.0).collect();
-    let trial = app
-        .store
-        .step_trials(&experiments)
-        .await?
-        .into_iter()
-        .next();
-    let Some((_, trial)) = trial else {
-        return Ok(json!({}));
-    };
-    let outputs: BTreeMap<String, String> = trial
-        .plan
-        .processing
-        .into_iter()
-        .flat_map(|request| request.outputs)
-        .map(|output| (output.name, output.s3_uri))
-        .collect();
-    // The message is what the script says: JSON, if it is one that can be stored and read again.
-    let message = trial.exit_message.map(|text| {
-        let value = serde_json::from_str::<Value>(&text).ok();
-        let value = value.filter(|value| is_plain(value, MESSAGE_DEPTH));
-        value.unwrap_or(Value::String(text))
-    });
-    Ok(json!({"outputs": outputs, "message": message, "job_name": trial.job_name}))
-}
-
-/// Members of members of an exit message, at most.
-const MESSAGE_DEPTH: u32 = 16;
-
-/// Whether a value is no deeper than that, and holds nothing that Postgres refuses.
-fn is_plain(value: &Value, depth: u32) -> bool {
-    let is_storable = |text: &str| !text.contains('\0');
-    match value {
-        Value::String(text) => is_storable(text),
-        Value::Array(items) => depth > 0 && items.iter().all(|item| is_plain(item, depth - 1)),
-        Value::Object(fields) => {
-            let mut fields = fields.iter();
-            depth > 0 && fields.all(|(name, field)| is_storable(name) && is_plain(field, depth - 1))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => true,
-    }
-}
-
-async fn put_out_by_experiment(
-    app: &App,
-    pipeline: &Pipeline,
-    step: &Step,
-) -> Result<Value, StoreError> {
-    let Some(id) = step.experiment_id else {
-        return Ok(json!({}));
-    };
-    let answer = app.store.recommendation(id).await?;
-    let first = answer.as_ref().and_then(|answer| answer.ranked.first());
-    let winner = match first {
-        None => Value::Null,
-        Some(row) => {
-            let shown = app
-                .store
-                .shown_trial(pipeline.project_id, row.trial_id)
-                .await?;
-            let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
-            let mut aftermath = app.store.aftermath(&[row.trial_id.0]).await?;
-            let last = attempts.into_iter().next_back();
-            let model = last
-                .as_ref()
-                .and_then(|last| aftermath.remove(&last.id)?.model_s3_uri);
-            json!({
-                "candidate": row.candidate, "instance_type": row.instance_type,
-                "instance_count": row.instance_count, "purchase_option": row.purchase_option,
-                "trial_id": row.trial_id, "job_name": last.map(|last| last.job_name), "model_s3_uri": model,
-            })
-        }
-    };
-    Ok(json!({
-        "experiment_id": id, "headline": answer.as_ref().map(|answer| answer.headline.as_str()),
-        "winner": winner,
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_that_cannot_be_stored_or_is_too_deep_is_a_text() {
-        let plain = |text: &str| is_plain(&serde_json::from_str(text).unwrap(), MESSAGE_DEPTH);
-        assert!(plain(r#"{"metrics": {"f1": [0.5, null, true, "x"]}}"#));
-        assert!(!plain(r#"{"a": ["\u0000"]}"#));
-        assert!(!plain(r#"{"\u0000": 1}"#));
-        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(plain(&nested(16)) && !plain(&nested(17)));
-    }
 }

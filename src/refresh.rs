@@ -89,17 +89,23 @@ pub async fn refresh(
         instance_types: &types,
     };
     let known = app.store.tariffs(project, of(JobKind::Training)).await?;
-    let of_processing = app.store.tariffs(project, of(JobKind::Processing)).await?;
+    let mut others = Vec::new();
+    for kind in [JobKind::Processing, JobKind::Transform, JobKind::Endpoint] {
+        others.push((
+            kind.component(),
+            app.store.tariffs(project, of(kind)).await?,
+        ));
+    }
     let rows: Vec<NewPrice> = listed.iter().map(|rate| row(rate, now)).collect();
     let new = app.store.put_prices(&rows, ids::fresh, now).await?;
     let change = |row: &NewPrice| {
         let before = match &row.instance_type {
             Some(kind) => {
-                let prices = match row.component {
-                    Component::Processing => &of_processing.prices,
-                    _ => &known.prices,
-                };
-                price::in_force(prices, kind, region, now).map(|price| price.usd_per_hour)
+                let own = others
+                    .iter()
+                    .find(|(component, _)| *component == row.component);
+                let of_kind = own.map_or(&known, |(_, tariffs)| tariffs);
+                price::in_force(&of_kind.prices, kind, region, now).map(|price| price.usd_per_hour)
             }
             None => {
                 price::rate_in_force(&known.rates, row.component, region, now).map(|rate| rate.usd)
@@ -187,6 +193,8 @@ fn row(rate: &ListedRate, now: DateTime<Utc>) -> NewPrice {
         note: match rate.component {
             Component::Storage => format!("SKU {}; training job volumes", rate.sku),
             Component::Processing => format!("SKU {}; Processing component", rate.sku),
+            Component::Transform => format!("SKU {}; batch transform", rate.sku),
+            Component::Hosting => format!("SKU {}; Hosting component", rate.sku),
             _ => format!("SKU {}; Training component", rate.sku),
         },
     }

@@ -1,13 +1,16 @@
 //! API views of events.
 
+use bakeoff_domain::event::Event::{self, ExperimentCancelling, ExperimentPaused, TrialUnreadable};
 use bakeoff_domain::event::{
-    AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, Event,
-    EventSeverity, IgnoredSetting, OverReservation, PlannedAttempt, SettledPool, StalledCheckpoint,
+    AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, EventSeverity,
+    IgnoredSetting, OverReservation, PlannedAttempt, Repriced, SettledPool, StalledCheckpoint,
+    StatusNews,
 };
 use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::phase::JobPhase;
+use bakeoff_domain::serving::{EndpointNews, EndpointState};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -140,6 +143,39 @@ pub enum EventData {
     TrialDiagnosed(DiagnosedView),
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
+    #[serde(rename = "endpoint.changed")]
+    EndpointChanged(EndpointNewsView),
+    /// Its time to live is over soon.
+    #[serde(rename = "endpoint.expiring")]
+    EndpointExpiring(EndpointNewsView),
+}
+
+/// An endpoint, and what is new about it
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndpointNewsView {
+    pub name: String,
+    /// EndpointName.
+    pub job_name: String,
+    pub state: EndpointState,
+    /// Why; of one that runs out, when it is deleted.
+    pub reason: String,
+}
+
+impl From<EndpointNews> for EndpointNewsView {
+    fn from(news: EndpointNews) -> Self {
+        let EndpointNews {
+            name,
+            job_name,
+            state,
+            reason,
+        } = news;
+        Self {
+            name,
+            job_name,
+            state,
+            reason,
+        }
+    }
 }
 
 /// The end of a trial, or of one of its attempts
@@ -429,12 +465,28 @@ impl From<OverReservation> for OverReservationView {
 }
 
 impl EventData {
-    fn trial_status(attempt: u32, status: String, secondary_status: String) -> Self {
+    fn trial_status(news: StatusNews) -> Self {
         Self::TrialStatus {
-            attempt,
-            status,
-            phase: JobPhase::of(&secondary_status),
-            secondary_status,
+            attempt: news.attempt,
+            status: news.status,
+            phase: JobPhase::of(&news.secondary_status),
+            secondary_status: news.secondary_status,
+        }
+    }
+
+    fn retrying(again_at: DateTime<Utc>, ended: Ended) -> Self {
+        Self::TrialRetrying {
+            again_at,
+            ended: ended.into(),
+        }
+    }
+
+    fn repriced(repriced: Repriced) -> Self {
+        Self::ExperimentRepriced {
+            usd: repriced.usd,
+            attempts: repriced.attempts,
+            price_ids: repriced.price_ids,
+            is_decided_anew: repriced.is_decided_anew,
         }
     }
 }
@@ -460,10 +512,12 @@ impl From<Event> for EventData {
             Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
             Event::TrialPoolSettled(settled) => Self::TrialPoolSettled(settled.into()),
             Event::TrialCheckpointStalled(stalled) => Self::TrialCheckpointStalled(stalled.into()),
-            Event::ExperimentCancelling => Self::ExperimentCancelling,
-            Event::ExperimentPaused => Self::ExperimentPaused,
+            ExperimentCancelling => Self::ExperimentCancelling,
+            ExperimentPaused => Self::ExperimentPaused,
             Event::TrialDiagnosed(found) => Self::TrialDiagnosed(found.into()),
-            Event::TrialUnreadable => Self::TrialUnreadable,
+            TrialUnreadable => Self::TrialUnreadable,
+            Event::EndpointChanged(news) => Self::EndpointChanged(news.into()),
+            Event::EndpointExpiring(news) => Self::EndpointExpiring(news.into()),
             Event::TrialStopping { reason } => Self::TrialStopping { reason },
             Event::TrialReleased { reason } => Self::TrialReleased { reason },
             Event::TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
@@ -471,27 +525,9 @@ impl From<Event> for EventData {
             Event::TrialStopped(ended) => Self::TrialStopped(ended.into()),
             Event::TrialRefused(ended) => Self::TrialRefused(ended.into()),
             Event::TrialParked(ended) => Self::TrialParked(ended.into()),
-            Event::TrialRetrying { again_at, ended } => Self::TrialRetrying {
-                again_at,
-                ended: ended.into(),
-            },
-            Event::ExperimentRepriced {
-                usd,
-                attempts,
-                price_ids,
-                is_decided_anew,
-                ..
-            } => Self::ExperimentRepriced {
-                usd,
-                attempts,
-                price_ids,
-                is_decided_anew,
-            },
-            Event::TrialStatus {
-                attempt,
-                status,
-                secondary_status,
-            } => Self::trial_status(attempt, status, secondary_status),
+            Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),
+            Event::ExperimentRepriced(repriced) => Self::repriced(repriced),
+            Event::TrialStatus(news) => Self::trial_status(news),
             Event::TrialOverReservation(over) => Self::TrialOverReservation(over.into()),
         }
     }

@@ -9,6 +9,7 @@ pub mod comparison;
 pub mod decisions;
 pub mod diagnosis;
 pub mod doctor;
+pub mod endpoints;
 pub mod events;
 pub mod experiments;
 pub mod findings;

@@ -40,6 +40,15 @@ pub struct SpendingRow {
     pub training_usd: Usd,
     /// Cost of processing jobs.
     pub processing_usd: Usd,
+    /// Cost of the trials of tuning jobs.
+    #[serde(default)]
+    pub tuning_usd: Usd,
+    /// Cost of batch transform jobs.
+    #[serde(default)]
+    pub transform_usd: Usd,
+    /// Cost of endpoints.
+    #[serde(default)]
+    pub hosting_usd: Usd,
     pub warm_pool_usd: Usd,
     pub storage_usd: Usd,
     /// Cost of orphaned jobs.

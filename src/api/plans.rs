@@ -169,6 +169,9 @@ impl From<TrialPlan> for PlanView {
             request,
             // Of a step, which has no plan to show.
             processing: _,
+            tuning: _,
+            transform: _,
+            endpoint: _,
         } = trial_plan;
         Self {
             candidate,

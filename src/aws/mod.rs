@@ -4,6 +4,7 @@
 //! The absence of a job is believed only for the account that owns this installation's jobs: see
 //! [`Aws::confirm_account`].
 
+mod jobs;
 mod objects;
 mod operation;
 mod registry;
@@ -17,19 +18,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bakeoff_domain::doctor::EcrImage;
 use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::limiter::Limiter;
-use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::ports::{
-    CallerReply, Identity, Images, IterationMetrics, IterationPoint, IterationQuery, JobMetrics,
-    JobPage, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, PageRequest,
-    Permissions, PriceList, ProcessingJobs, Products, Quotas, Series, TrainingJobs, Window,
+    CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
+    JobMetrics, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, Permissions,
+    PriceList, ProcessingJobs, Products, Quotas, Series, TrainingJobs, TransformJobs, TuningJobs,
+    Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::clock::Clock;
-use crate::crash;
 use crate::store::calls::Tally;
 
 /// Maximum number of waits of a paced call, and of each wait (domain clock), before the call is put
@@ -48,6 +48,9 @@ const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
 pub struct Ports {
     pub jobs: Arc<dyn TrainingJobs>,
     pub processing: Arc<dyn ProcessingJobs>,
+    pub tuning: Arc<dyn TuningJobs>,
+    pub transform: Arc<dyn TransformJobs>,
+    pub endpoints: Arc<dyn Endpoints>,
     pub metrics: Arc<dyn JobMetrics>,
     pub quotas: Arc<dyn Quotas>,
     pub objects: Arc<dyn Objects>,
@@ -90,11 +93,6 @@ pub struct Aws {
     clock: Clock,
     paced: Mutex<BTreeMap<Operation, Paced>>,
     account: Mutex<Account>,
-}
-
-/// The account in an ARN: `arn:partition:service:region:account:resource`.
-fn account_of(arn: &str) -> Option<&str> {
-    arn.split(':').nth(4).filter(|account| !account.is_empty())
 }
 
 impl Aws {
@@ -372,95 +370,6 @@ impl Aws {
         Ok(())
     }
 
-    /// Creates a job. The caller has already taken a permit from the limiter, so nothing here
-    /// waits.
-    pub async fn create(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
-        crash::point("before_create");
-        let reply = match request {
-            JobRequest::Training(request) => self.ports.jobs.create(request).await,
-            JobRequest::Processing(request) => self.ports.processing.create(request).await,
-        };
-        crash::point("after_create");
-        let reply = self.count(Operation::create(request.kind()), reply, 0);
-        // In another account our role is refused, and nothing is wrong with the request.
-        if matches!(reply, Err(AwsError::Rejected { .. })) {
-            self.doubt_account();
-            self.confirm_account().await?;
-        }
-        reply
-    }
-
-    /// Describes a job. A job that is not found does not exist: the account has been confirmed. A
-    /// job of that name in another account is not ours, and says nothing about ours.
-    pub async fn describe(&self, kind: JobKind, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let operation = match kind {
-            JobKind::Training => Operation::DescribeTrainingJob,
-            JobKind::Processing => Operation::DescribeProcessingJob,
-        };
-        self.wait_for(operation).await?;
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.describe(job_name).await,
-            JobKind::Processing => self.ports.processing.describe(job_name).await,
-        };
-        let reply = self.count(operation, reply, 0);
-        match &reply {
-            Err(AwsError::NotFound(_)) => self.confirm_account().await?,
-            Ok(job) => {
-                let account = account_of(&job.arn);
-                if let Some(account) = account.filter(|account| !self.may_own(account)) {
-                    self.doubt_account();
-                    return Err(AwsError::Denied(format!(
-                        "the job of that name is in account {account}, which is not this installation's"
-                    )));
-                }
-            }
-            Err(_) => {}
-        }
-        reply
-    }
-
-    pub async fn stop(&self, kind: JobKind, job_name: &str) -> Result<(), AwsError> {
-        let operation = match kind {
-            JobKind::Training => Operation::StopTrainingJob,
-            JobKind::Processing => Operation::StopProcessingJob,
-        };
-        self.wait_for(operation).await?;
-        crash::point("before_stop");
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.stop(job_name).await,
-            JobKind::Processing => self.ports.processing.stop(job_name).await,
-        };
-        crash::point("after_stop");
-        self.count(operation, reply, 0)
-    }
-
-    pub async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
-        self.wait_for(Operation::UpdateTrainingJob).await?;
-        crash::point("before_end_pool");
-        let reply = self.ports.jobs.end_pool(job_name).await;
-        crash::point("after_end_pool");
-        self.count(Operation::UpdateTrainingJob, reply, 0)
-    }
-
-    /// Lists one page of our jobs of a kind.
-    pub async fn list(&self, kind: JobKind, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let operation = match kind {
-            JobKind::Training => Operation::ListTrainingJobs,
-            JobKind::Processing => Operation::ListProcessingJobs,
-        };
-        self.wait_for(operation).await?;
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.list(page).await,
-            JobKind::Processing => self.ports.processing.list(page).await,
-        };
-        self.count(operation, reply, 0)
-    }
-
-    pub async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError> {
-        self.wait_for(Operation::ListTags).await?;
-        self.count(Operation::ListTags, self.ports.jobs.tags(arn).await, 0)
-    }
-
     /// Reads one page of some series. The caller has waited for its permit and counted the request:
     /// AWS bills it whatever happens to the reply.
     pub async fn metrics_page(
@@ -496,6 +405,8 @@ impl Aws {
         for kind in [
             Products::TrainingInstances,
             Products::ProcessingInstances,
+            Products::HostingInstances,
+            Products::TransformInstances,
             Products::Volumes,
         ] {
             let ask = |token| self.ports.prices.products(region, kind, token);

@@ -40,6 +40,25 @@ pub enum Operation {
     DescribeProcessingJob,
     StopProcessingJob,
     ListProcessingJobs,
+    CreateHyperParameterTuningJob,
+    DescribeHyperParameterTuningJob,
+    StopHyperParameterTuningJob,
+    ListHyperParameterTuningJobs,
+    ListTrainingJobsForTuning,
+    CreateTransformJob,
+    DescribeTransformJob,
+    StopTransformJob,
+    ListTransformJobs,
+    CreateModel,
+    DeleteModel,
+    CreateEndpointConfig,
+    DeleteEndpointConfig,
+    CreateEndpoint,
+    UpdateEndpoint,
+    DescribeEndpoint,
+    DeleteEndpoint,
+    ListEndpoints,
+    InvokeEndpoint,
 }
 
 impl Operation {
@@ -48,10 +67,46 @@ impl Operation {
         match kind {
             JobKind::Training => Self::CreateTrainingJob,
             JobKind::Processing => Self::CreateProcessingJob,
+            JobKind::Tuning => Self::CreateHyperParameterTuningJob,
+            JobKind::Transform => Self::CreateTransformJob,
+            JobKind::Endpoint => Self::CreateEndpoint,
         }
     }
 
-    pub(super) const ALL: [Self; 34] = [
+    /// What describes a job of a kind.
+    pub(super) fn describe(kind: JobKind) -> Self {
+        match kind {
+            JobKind::Training => Self::DescribeTrainingJob,
+            JobKind::Processing => Self::DescribeProcessingJob,
+            JobKind::Tuning => Self::DescribeHyperParameterTuningJob,
+            JobKind::Transform => Self::DescribeTransformJob,
+            JobKind::Endpoint => Self::DescribeEndpoint,
+        }
+    }
+
+    /// What stops a job of a kind, or deletes it.
+    pub(super) fn stop(kind: JobKind) -> Self {
+        match kind {
+            JobKind::Training => Self::StopTrainingJob,
+            JobKind::Processing => Self::StopProcessingJob,
+            JobKind::Tuning => Self::StopHyperParameterTuningJob,
+            JobKind::Transform => Self::StopTransformJob,
+            JobKind::Endpoint => Self::DeleteEndpoint,
+        }
+    }
+
+    /// What lists jobs of a kind.
+    pub fn list(kind: JobKind) -> Self {
+        match kind {
+            JobKind::Training => Self::ListTrainingJobs,
+            JobKind::Processing => Self::ListProcessingJobs,
+            JobKind::Tuning => Self::ListHyperParameterTuningJobs,
+            JobKind::Transform => Self::ListTransformJobs,
+            JobKind::Endpoint => Self::ListEndpoints,
+        }
+    }
+
+    pub(super) const ALL: [Self; 53] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -86,6 +141,25 @@ impl Operation {
         Self::DescribeProcessingJob,
         Self::StopProcessingJob,
         Self::ListProcessingJobs,
+        Self::CreateHyperParameterTuningJob,
+        Self::DescribeHyperParameterTuningJob,
+        Self::StopHyperParameterTuningJob,
+        Self::ListHyperParameterTuningJobs,
+        Self::ListTrainingJobsForTuning,
+        Self::CreateTransformJob,
+        Self::DescribeTransformJob,
+        Self::StopTransformJob,
+        Self::ListTransformJobs,
+        Self::CreateModel,
+        Self::DeleteModel,
+        Self::CreateEndpointConfig,
+        Self::DeleteEndpointConfig,
+        Self::CreateEndpoint,
+        Self::UpdateEndpoint,
+        Self::DescribeEndpoint,
+        Self::DeleteEndpoint,
+        Self::ListEndpoints,
+        Self::InvokeEndpoint,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -124,6 +198,25 @@ impl Operation {
             Self::DescribeProcessingJob => "DescribeProcessingJob",
             Self::StopProcessingJob => "StopProcessingJob",
             Self::ListProcessingJobs => "ListProcessingJobs",
+            Self::CreateHyperParameterTuningJob => "CreateHyperParameterTuningJob",
+            Self::DescribeHyperParameterTuningJob => "DescribeHyperParameterTuningJob",
+            Self::StopHyperParameterTuningJob => "StopHyperParameterTuningJob",
+            Self::ListHyperParameterTuningJobs => "ListHyperParameterTuningJobs",
+            Self::ListTrainingJobsForTuning => "ListTrainingJobsForHyperParameterTuningJob",
+            Self::CreateTransformJob => "CreateTransformJob",
+            Self::DescribeTransformJob => "DescribeTransformJob",
+            Self::StopTransformJob => "StopTransformJob",
+            Self::ListTransformJobs => "ListTransformJobs",
+            Self::CreateModel => "CreateModel",
+            Self::DeleteModel => "DeleteModel",
+            Self::CreateEndpointConfig => "CreateEndpointConfig",
+            Self::DeleteEndpointConfig => "DeleteEndpointConfig",
+            Self::CreateEndpoint => "CreateEndpoint",
+            Self::UpdateEndpoint => "UpdateEndpoint",
+            Self::DescribeEndpoint => "DescribeEndpoint",
+            Self::DeleteEndpoint => "DeleteEndpoint",
+            Self::ListEndpoints => "ListEndpoints",
+            Self::InvokeEndpoint => "InvokeEndpoint",
         }
     }
 
@@ -132,16 +225,32 @@ impl Operation {
     /// CreateTrainingJob is throttled with five concurrent callers.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
-            Self::ListTrainingJobs | Self::ListProcessingJobs => Limiter::at_most(start),
+            Self::ListTrainingJobs
+            | Self::ListProcessingJobs
+            | Self::ListHyperParameterTuningJobs
+            | Self::ListTransformJobs
+            | Self::ListEndpoints => Limiter::at_most(start),
             Self::GetMetricData => Limiter::at_most(40.0 * start),
             Self::DescribeLogStreams => Limiter::at_most(10.0 * start),
             Self::GetLogEvents => Limiter::at_most(8.0 * start),
-            Self::CreateTrainingJob => Limiter::learning(start),
+            Self::CreateTrainingJob
+            | Self::CreateHyperParameterTuningJob
+            | Self::CreateTransformJob
+            | Self::CreateEndpoint
+            | Self::UpdateEndpoint => Limiter::learning(start),
             // 1/s, not adjustable (Amazon SageMaker endpoints and quotas).
             Self::CreateProcessingJob => Limiter::at_most(0.8 * start),
             Self::DescribeTrainingJob
             | Self::DescribeProcessingJob
             | Self::StopProcessingJob
+            | Self::DescribeHyperParameterTuningJob
+            | Self::StopHyperParameterTuningJob
+            | Self::ListTrainingJobsForTuning
+            | Self::DescribeTransformJob
+            | Self::StopTransformJob
+            | Self::DescribeEndpoint
+            | Self::DeleteEndpoint
+            | Self::InvokeEndpoint
             | Self::StopTrainingJob
             | Self::UpdateTrainingJob
             | Self::ListTags
@@ -162,7 +271,11 @@ impl Operation {
             | Self::UploadPartCopy
             | Self::CompleteMultipartUpload => Limiter::learning(10.0 * start),
             // Their quotas are not published.
-            Self::CreateModelPackageGroup
+            Self::CreateModel
+            | Self::DeleteModel
+            | Self::CreateEndpointConfig
+            | Self::DeleteEndpointConfig
+            | Self::CreateModelPackageGroup
             | Self::CreateModelPackage
             | Self::ListModelPackages
             | Self::DescribeModelPackage

@@ -6,7 +6,8 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::ports::PageRequest;
 use chrono::{DateTime, Utc};
 
-use super::{Aws, LIST_PAGES_MAX, Operation, account_of};
+use super::jobs::account_of;
+use super::{Aws, LIST_PAGES_MAX, Operation};
 
 impl Aws {
     pub async fn create_model_group(&self, group: &str) -> Result<(), AwsError> {

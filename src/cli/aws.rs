@@ -21,6 +21,9 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
     Ports {
         jobs: Arc::new(region.jobs),
         processing: Arc::new(region.processing),
+        tuning: Arc::new(region.tuning),
+        transform: Arc::new(region.transform),
+        endpoints: Arc::new(region.endpoints),
         metrics: Arc::new(region.metrics),
         quotas: Arc::new(region.quotas),
         objects: Arc::new(region.objects),
@@ -58,6 +61,7 @@ pub(super) fn refuse_to_simulate(clock: Timescale) -> anyhow::Result<()> {
         "AWS_ENDPOINT_URL_PRICING",
         "AWS_ENDPOINT_URL_IAM",
         "AWS_ENDPOINT_URL_ECR",
+        "AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME",
         "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS",
     ] {
         ensure!(

@@ -111,6 +111,11 @@ impl Client {
         self.send(Method::PATCH, path, Some(body), None).await
     }
 
+    /// Safe to repeat: what is gone stays so.
+    pub(super) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.send(Method::DELETE, path, None, None).await
+    }
+
     /// A POST that is safe to repeat by itself.
     pub(super) async fn post_again<T: DeserializeOwned>(
         &self,

@@ -6,6 +6,7 @@ mod calibration;
 mod client;
 mod database;
 mod doctor;
+mod endpoints;
 mod keys;
 mod lint;
 mod logs;
@@ -58,6 +59,8 @@ enum Command {
     Logs(logs::LogsOptions),
     /// Register models in SageMaker's Model Registry, and approve them.
     Models(models::ModelsOptions),
+    /// Put registered models into service, and look after them.
+    Endpoints(endpoints::EndpointsOptions),
     /// List, show, follow, cancel and resume pipelines.
     Pipelines(pipelines::PipelinesOptions),
     /// Show how good the predictions of earlier experiments were.
@@ -90,6 +93,7 @@ impl Cli {
             Command::Buy(options) => return buy::run(options).await,
             Command::Logs(options) => logs::run(options).await?,
             Command::Models(options) => models::run(options).await?,
+            Command::Endpoints(options) => endpoints::run(options).await?,
             Command::Pipelines(options) => return pipelines::run(options).await,
             Command::Calibration(options) => calibration::run(options).await?,
             Command::Healthcheck(target) => client::Client::new(&target)?.ready().await?,

@@ -222,5 +222,6 @@ fn actual(detail: Detail) -> Actual {
             .into_iter()
             .map(|definition| definition.name)
             .collect(),
+        config_name: None,
     }
 }

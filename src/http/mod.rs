@@ -12,6 +12,7 @@ mod ci;
 mod comparison;
 mod corrections;
 mod doctor;
+mod endpoints;
 mod etag;
 mod events;
 mod experiments;
@@ -65,7 +66,8 @@ use crate::app::App;
     tags(
         (name = "experiments", description = "Start, follow, compare, decide"),
         (name = "plans", description = "Before a dollar is spent: plans and the linter"),
-        (name = "pipelines", description = "Data preparation, comparison, full run, evaluation and registration as steps"),
+        (name = "pipelines", description = "Data preparation, comparison, tuning, full run, evaluation, registration and endpoints as steps"),
+        (name = "endpoints", description = "Models that serve, until their time to live is over"),
         (name = "trials", description = "One candidate of an experiment"),
         (name = "runs", description = "Training that SageMaker never saw"),
         (name = "metrics", description = "Measured series: sent in, and read back"),
@@ -135,6 +137,12 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(pipelines::ledger))
         .routes(routes!(pipelines::cancel))
         .routes(routes!(pipelines::resume))
+        .routes(routes!(endpoints::create, endpoints::list))
+        .routes(routes!(
+            endpoints::get,
+            endpoints::change,
+            endpoints::delete
+        ))
         .routes(routes!(model_packages::register, model_packages::list))
         .routes(routes!(model_packages::get, model_packages::approve))
 }

@@ -9,6 +9,8 @@ use bakeoff_domain::pipeline::StepKind;
 use bakeoff_domain::pipeline::reference::{self, Reference};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
+use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, TransformSpec};
+use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{PipelineSpec, ProcessingSpec};
 use bakeoff_planner::lint::rules::found;
 use serde::de::DeserializeOwned;
@@ -99,6 +101,9 @@ pub async fn findings(
             let pointer = format!("/steps/{place}/{}", kind.as_str());
             match kind {
                 StepKind::Processing => _ = read::<ProcessingSpec>(body, &pointer, &mut told),
+                StepKind::Tuning => _ = read::<TuningSpec>(body, &pointer, &mut told),
+                StepKind::Transform => _ = read::<TransformSpec>(body, &pointer, &mut told),
+                StepKind::Endpoint => _ = read::<EndpointSpec>(body, &pointer, &mut told),
                 StepKind::Model => _ = read::<RegisterModel>(body, &pointer, &mut told),
                 StepKind::FullRun => full_run(body, &pointer, &mut told),
                 StepKind::Experiment => {

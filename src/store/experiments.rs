@@ -19,6 +19,7 @@ use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
+use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
@@ -28,6 +29,7 @@ use uuid::Uuid;
 
 use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::PlanColumns;
+use crate::store::pipelines::wake::wake_pipeline;
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
@@ -226,9 +228,9 @@ pub(in crate::store) async fn insert_trial(
                                reason, due_at, created_at, ended_at, priority, pool_key, give_up_at, region,
                                is_price_estimated, volume_gb, keep_alive_seconds, checkpoint_s3_uri,
                                checkpoint_local_path, checkpoint_interval_seconds, metrics, billed_seconds_max,
-                               released_at, checkpoint_trial_id, job_kind)
+                               released_at, checkpoint_trial_id, job_kind, quota_instances)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $29, $15, $16, $17, $18, $19, $20, $21, $22,
-                   $23, $24, $25, $26, $27, $28, $30, $31, $32)"#,
+                   $23, $24, $25, $26, $27, $28, $30, $31, $32, $33)"#,
         id.0,
         of.project.0,
         of.experiment.0,
@@ -273,6 +275,10 @@ pub(in crate::store) async fn insert_trial(
         plan.held.is_none().then_some(now),
         plan.request.as_ref().and_then(|request| Some(request.checkpoint_trial?.0)),
         columns.job_kind,
+        plan.job()
+            .map(JobRequest::instances_at_once)
+            .filter(|at_once| *at_once != plan.instance_count)
+            .and_then(|at_once| i32::try_from(at_once).ok()),
     )
     .execute(tx)
     .await?;
@@ -474,7 +480,7 @@ impl Store {
         let Some(state) = state else { return Ok(false) };
         let state = ExperimentState::parse(&state)
             .ok_or_else(|| StoreError::corrupt("experiments", id, "state"))?;
-        steps::wake_pipeline(&mut tx, id, now).await?;
+        wake_pipeline(&mut tx, id, now).await?;
         let subject = EventSubject {
             project,
             experiment: id,

@@ -5,6 +5,7 @@
 
 pub mod calls;
 pub mod due;
+pub mod endpoints;
 pub mod error;
 pub mod events;
 pub mod experiments;

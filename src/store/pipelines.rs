@@ -3,6 +3,7 @@
 //! that it has begun, so that a crash leaves both or none.
 
 mod steps;
+pub(in crate::store) mod wake;
 
 pub use self::steps::{StepEnd, StepWork, Written};
 

@@ -14,9 +14,12 @@ use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::registry::ModelPackageRequest;
+use bakeoff_domain::sagemaker::hosting::ModelRequest;
 use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, RuleEvaluation, Transition};
+use bakeoff_domain::sagemaker::tuning::TunedTrials;
 use bakeoff_domain::spec::pipeline::PipelineSpec;
+use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
 use bakeoff_planner::plan::TrialPlan;
@@ -76,6 +79,18 @@ impl Document for ModelPackageRequest {
 }
 impl Document for PipelineSpec {
     /// Pipelines came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for EndpointSpec {
+    /// Endpoints came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for ModelRequest {
+    /// Likewise.
+    const VERSION: u32 = 1;
+}
+impl Document for TunedTrials {
+    /// Tuning jobs came when documents had versions.
     const VERSION: u32 = 1;
 }
 impl Document for Vec<LogLine> {}
@@ -241,6 +256,9 @@ mod tests {
         holds::<Diagnosis>("diagnosis");
         holds::<ModelPackageRequest>("model_package");
         holds::<PipelineSpec>("pipeline");
+        holds::<EndpointSpec>("endpoint");
+        holds::<ModelRequest>("served_model");
+        holds::<TunedTrials>("tuned");
         holds::<Vec<LogLine>>("log_lines");
         holds::<Vec<RuleEvaluation>>("rules");
     }

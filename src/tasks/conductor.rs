@@ -6,16 +6,19 @@ use std::collections::BTreeMap;
 use bakeoff_domain::ids::PipelineId;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::pipeline::decide::{Act, Means, StepFacts, Work, decide};
-use bakeoff_domain::pipeline::{StepState, check};
+use bakeoff_domain::pipeline::{StepKind, StepState, check};
 use bakeoff_domain::registry::RegistryState;
+use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
 use serde_json::Value;
 
 use crate::app::App;
 use crate::crash;
 use crate::ids;
+use crate::pipelines::put_out::put_out;
 use crate::pipelines::{self, NotReady, Ready};
 use crate::store::StoreError;
+use crate::store::endpoints::WhichEndpoints;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::pipelines::{Pipeline, Step, StepEnd, StepWork, Written};
 
@@ -107,6 +110,9 @@ async fn work_of(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Option<W
             None => Work::Failed("its model package is gone".to_owned()),
         }));
     }
+    if step.kind == StepKind::Endpoint {
+        return Ok(Some(work_of_endpoint(app, pipeline, step).await?));
+    }
     let why = || why_ended(app, step);
     Ok(Some(match step.experiment_state {
         Some(ExperimentState::Running | ExperimentState::Cancelling) => Work::UnderWay,
@@ -115,6 +121,27 @@ async fn work_of(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Option<W
         Some(ExperimentState::Cancelled) => Work::Stopped(why().await?),
         None => Work::Failed("its experiment is gone".to_owned()),
     }))
+}
+
+/// An endpoint has done its step's work once it serves.
+async fn work_of_endpoint(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Work, StoreError> {
+    let of = WhichEndpoints::OfExperiments(step.experiment_id.iter().map(|id| id.0).collect());
+    let found = app.store.endpoints(pipeline.project_id, of, 1).await?;
+    let Some(endpoint) = found.into_iter().next() else {
+        return Ok(Work::Failed("its endpoint is gone".to_owned()));
+    };
+    let why = endpoint.reason.unwrap_or_default();
+    Ok(match endpoint.state {
+        EndpointState::Creating | EndpointState::Deleting => Work::UnderWay,
+        EndpointState::InService | EndpointState::Updating | EndpointState::RollingBack => {
+            Work::Completed
+        }
+        EndpointState::Deleted => Work::Stopped(why),
+        EndpointState::Failed if step.experiment_state == Some(ExperimentState::Cancelled) => {
+            Work::Stopped(why)
+        }
+        EndpointState::Failed => Work::Failed(why),
+    })
 }
 
 async fn why_ended(app: &App, step: &Step) -> Result<String, StoreError> {
@@ -177,7 +204,7 @@ impl Hand<'_> {
                 let Some(step) = self.steps.get(place) else {
                     return Ok(Written::Done);
                 };
-                let outputs = pipelines::put_out(self.app, self.pipeline, step).await?;
+                let outputs = put_out(self.app, self.pipeline, step).await?;
                 let name = step.name.clone();
                 let written = self.completed(place, &outputs, None).await?;
                 self.outputs.insert(name, outputs);
@@ -283,6 +310,10 @@ impl Hand<'_> {
                 return Ok(written);
             }
             Ready::Job(job) => StepWork::Job(job.work(pipeline, name)),
+            Ready::Endpoint {
+                endpoint,
+                budget_usd,
+            } => StepWork::Job(endpoint.work(pipeline.project_id, &pipeline.region, *budget_usd)),
             Ready::Experiment(prepared) => StepWork::Experiment(
                 prepared.new_experiment(pipeline.project_id, fresh_workload_id),
             ),
@@ -291,7 +322,10 @@ impl Hand<'_> {
         self.means.held_usd += ready.budget_usd();
         let fingerprint = match &ready {
             Ready::Job(job) => job.fingerprint.as_ref().map(<[u8; 32]>::as_slice),
-            Ready::Experiment(_) | Ready::Model(_) | Ready::Reused { .. } => None,
+            Ready::Endpoint { .. }
+            | Ready::Experiment(_)
+            | Ready::Model(_)
+            | Ready::Reused { .. } => None,
         };
         let (store, now) = (&self.app.store, self.app.clock.now());
         let written = store

@@ -5,6 +5,7 @@ pub mod call_stats;
 pub mod checkpoints;
 pub mod compactor;
 pub mod conductor;
+pub mod deployer;
 pub mod fence;
 pub mod finalizer;
 pub mod ingester;
@@ -99,6 +100,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("registrar", TimeDelta::seconds(10), |app| {
         async move { registrar::tick(&app).await }.boxed()
+    });
+    start("deployer", TimeDelta::seconds(10), |app| {
+        async move { deployer::tick(&app).await }.boxed()
     });
     start("ingester", metrics, |app| {
         async move { ingester::tick(&app).await }.boxed()

@@ -6,6 +6,7 @@
 //! on the job, and adopts it.
 
 mod hand;
+mod plan;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};

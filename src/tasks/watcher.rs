@@ -17,10 +17,12 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::JobSummary;
 use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest};
+use bakeoff_planner::render::attempt;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 
 use crate::app::App;
+use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::leases::Term;
@@ -113,9 +115,9 @@ async fn work(app: &App, term: &Term, memory: &mut Memory) -> Result<(), StoreEr
                     app,
                     term,
                     now,
-                    watches_processing: app
+                    watched: app
                         .store
-                        .watches_processing(&term.region, now - IN_DOUBT)
+                        .watched_kinds(&term.region, now - IN_DOUBT)
                         .await?,
                     is_account_confirmed: confirmed.is_ok(),
                 };
@@ -188,8 +190,8 @@ struct Round<'a> {
     now: DateTime<Utc>,
     /// False if STS gave no answer. Listed jobs are ours by name; missing jobs prove nothing.
     is_account_confirmed: bool,
-    /// Whether there are processing jobs to watch.
-    watches_processing: bool,
+    /// Kinds beside training of which there are jobs to watch.
+    watched: Vec<JobKind>,
 }
 
 impl ListPlace {
@@ -228,7 +230,7 @@ impl Round<'_> {
             }
             app.pulse.beat();
             let request = PageRequest {
-                fragment: format!("bakeoff-{}-", app.settings.installation),
+                fragment: attempt::fragment(at.kind, &app.settings.installation),
                 created_after: since,
                 token: at.token.clone(),
             };
@@ -283,13 +285,14 @@ impl Round<'_> {
         Ok(read)
     }
 
-    /// Whether a refused listing does not matter: an account that may not list processing jobs, in a
-    /// database that has none to watch, runs none.
+    /// Whether a refused listing does not matter: an account that may not list jobs of a kind, in a database that
+    /// has none to watch, runs none.
     fn is_needless(&self, kind: JobKind, reply: &Result<JobPage, AwsError>) -> bool {
         let is_denied = matches!(reply, Err(AwsError::Denied(_)));
-        let is_needless = is_denied && kind != JobKind::Training && !self.watches_processing;
+        let is_needless = is_denied && kind != JobKind::Training && !self.watched.contains(&kind);
         if is_needless {
-            tracing::warn!("ListProcessingJobs denied; no job of this database needs it");
+            let operation = Operation::list(kind).as_str();
+            tracing::warn!(operation, "denied; no job of this database needs it");
         }
         is_needless
     }
@@ -314,12 +317,12 @@ impl Round<'_> {
             .unwrap_or(now)
             .min(now)
             - MARGIN;
-        let kinds: &[JobKind] = if self.watches_processing {
-            JobKind::ALL
-        } else {
-            &[JobKind::Training]
-        };
-        let read = self.read(since, None, kinds, PAGES_MAX).await?;
+        let kinds: Vec<JobKind> = JobKind::ALL
+            .iter()
+            .copied()
+            .filter(|kind| *kind == JobKind::Training || self.watched.contains(kind))
+            .collect();
+        let read = self.read(since, None, &kinds, PAGES_MAX).await?;
         if read.is_stale {
             return Ok(Listed::from(&read));
         }

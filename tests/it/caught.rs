@@ -211,7 +211,8 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
         .unwrap();
     let mut request: bakeoff_domain::sagemaker::request::TrainingJobRequest =
         serde_json::from_value(plan["request"].clone()).unwrap();
-    request.job_name = bakeoff_planner::render::request::job_name(
+    request.job_name = bakeoff_planner::render::attempt::job_name(
+        bakeoff_domain::sagemaker::kind::JobKind::Training,
         &test.app.settings.installation,
         bakeoff::ids::fresh(),
     );

@@ -248,7 +248,11 @@ async fn planned(test: &TestApp) -> TrainingJobRequest {
     let claimed = test.admit("frozen", Duration::ZERO).await;
     let trial = claimed.first().unwrap();
     let attempt = JobId(ids::fresh());
-    let name = request::job_name(&test.app.settings.installation, attempt.0);
+    let name = bakeoff_planner::render::attempt::job_name(
+        bakeoff_domain::sagemaker::kind::JobKind::Training,
+        &test.app.settings.installation,
+        attempt.0,
+    );
     let plan = trial.plan.as_ref().unwrap();
     let (price, now) = (plan.price.clone().unwrap(), test.app.clock.now());
     test.app

@@ -185,7 +185,11 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
     let claimed = test.admit("restored", Duration::ZERO).await;
     let trial = claimed.first().unwrap();
     let attempt = JobId(ids::fresh());
-    let name = request::job_name(&test.app.settings.installation, attempt.0);
+    let name = bakeoff_planner::render::attempt::job_name(
+        bakeoff_domain::sagemaker::kind::JobKind::Training,
+        &test.app.settings.installation,
+        attempt.0,
+    );
     let template = trial
         .plan
         .as_ref()

@@ -22,6 +22,7 @@ mod clients;
 mod doctor;
 mod documents;
 mod embedded;
+mod endpoints;
 mod events;
 mod fence;
 mod fleet;

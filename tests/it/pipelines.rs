@@ -1,7 +1,7 @@
 //! Pipelines: the service over HTTP, processing jobs in the region over the wire.
 
 use bakeoff::api::pipelines::{PipelineView, StepView};
-use bakeoff::tasks::{conductor, registrar};
+use bakeoff::tasks::{conductor, deployer, registrar};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
@@ -76,10 +76,11 @@ pub(crate) fn step<'a>(view: &'a PipelineView, name: &str) -> &'a StepView {
 }
 
 /// One tick of every loop.
-async fn turn(test: &TestApp) {
+pub(crate) async fn turn(test: &TestApp) {
     while conductor::tick(&test.app).await.unwrap() > 0 {}
     test.tick().await;
     while registrar::tick(&test.app).await.unwrap() > 0 {}
+    while deployer::tick(&test.app).await.unwrap() > 0 {}
     while conductor::tick(&test.app).await.unwrap() > 0 {}
 }
 

@@ -293,8 +293,11 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
         .find(|trial| trial.candidate == "p4de")
         .unwrap();
     let attempt = bakeoff_domain::ids::JobId(bakeoff::ids::fresh());
-    let name =
-        bakeoff_planner::render::request::job_name(&test.app.settings.installation, attempt.0);
+    let name = bakeoff_planner::render::attempt::job_name(
+        bakeoff_domain::sagemaker::kind::JobKind::Training,
+        &test.app.settings.installation,
+        attempt.0,
+    );
     let plan = trial.plan.as_ref().unwrap();
     let price = plan.price.clone().unwrap();
     test.app

@@ -41,6 +41,9 @@ use sqlx::{ConnectOptions, PgPool};
 pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
     let region = bakeoff_aws::connect_to(api, s3, REGION).await;
     Ports {
+        tuning: Arc::new(region.tuning),
+        transform: Arc::new(region.transform),
+        endpoints: Arc::new(region.endpoints),
         processing: Arc::new(region.processing),
         jobs: Arc::new(region.jobs),
         metrics: Arc::new(region.metrics),
@@ -338,6 +341,16 @@ impl TestApp {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
         self.send(self.request(Method::POST, path, &self.admin).json(body))
+            .await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let request = self.request(Method::PATCH, path, &self.admin).json(body);
+        self.send(request).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> (StatusCode, Value) {
+        self.send(self.request(Method::DELETE, path, &self.admin))
             .await
     }
 

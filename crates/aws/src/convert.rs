@@ -165,7 +165,7 @@ fn observed_by(
     call
 }
 
-fn input(name: &str, s3_uri: &str) -> Channel {
+pub(crate) fn input(name: &str, s3_uri: &str) -> Channel {
     let source = S3DataSource::builder()
         .s3_data_type(S3DataType::S3Prefix)
         .s3_uri(s3_uri)
@@ -224,6 +224,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             .map(str::to_owned),
         rules: rules(output),
         exit_message: None,
+        tuned: None,
     }
 }
 
@@ -322,6 +323,7 @@ fn actual(output: &DescribeTrainingJobOutput) -> Actual {
             .iter()
             .filter_map(|definition| definition.name().map(str::to_owned))
             .collect(),
+        config_name: None,
     }
 }
 

@@ -7,10 +7,17 @@ use bakeoff_domain::sagemaker::error::AwsError;
 /// SageMaker has no status code for "not found": unknown jobs are a ValidationException with this
 /// text (aws/aws-sdk#165; boto3#2808).
 /// What SageMaker says of a job of each kind that it does not have, with the code of every other refusal.
-const NOT_FOUND_TEXTS: [&str; 2] = [
+const NOT_FOUND_TEXTS: [&str; 6] = [
     "Requested resource not found",
     "Could not find requested job",
+    "Could not find job to update",
+    "Could not find endpoint",
+    "Could not find model",
+    "Could not find requested transform job",
 ];
+
+/// What it says of a model, a configuration or an endpoint whose name is taken, likewise.
+const TAKEN_TEXTS: [&str; 1] = ["Cannot create already existing"];
 
 /// Definite refusals by SageMaker and CloudWatch themselves: nothing happened, and a retry will not
 /// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
@@ -88,6 +95,12 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         "ValidationException" if NOT_FOUND_TEXTS.iter().any(|text| message.contains(text)) => {
             AwsError::NotFound(message)
         }
+        "ValidationException" if TAKEN_TEXTS.iter().any(|text| message.contains(text)) => {
+            AwsError::AlreadyExists(message)
+        }
+        // Of InvokeEndpoint: the container has refused, or is not up.
+        "ModelError" => AwsError::Rejected { code, message },
+        "ModelNotReadyException" => AwsError::Throttled(message),
         definite if DEFINITE.contains(&definite) => AwsError::Rejected { code, message },
         _ => AwsError::Unknown(format!("{code}: {message}")),
     }

@@ -7,6 +7,7 @@
 mod cloudwatch;
 mod convert;
 mod ecr;
+mod endpoints;
 mod error;
 mod iam;
 mod iterations;
@@ -18,6 +19,8 @@ mod registry;
 mod s3;
 mod sagemaker;
 mod sts;
+mod transform;
+mod tuning;
 
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 
 pub use cloudwatch::CloudWatch;
 pub use ecr::Ecr;
+pub use endpoints::Hosting;
 pub use iam::Iam;
 pub use iterations::SageMakerMetrics;
 pub use logs::CloudWatchLogs;
@@ -48,6 +52,9 @@ pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Region {
     pub jobs: SageMaker,
     pub processing: SageMaker,
+    pub tuning: SageMaker,
+    pub transform: SageMaker,
+    pub endpoints: Hosting,
     pub metrics: CloudWatch,
     pub quotas: ServiceQuotas,
     pub objects: S3,
@@ -100,6 +107,9 @@ fn ports(config: &SdkConfig) -> Region {
     Region {
         jobs: sagemaker.clone(),
         processing: sagemaker.clone(),
+        tuning: sagemaker.clone(),
+        transform: sagemaker.clone(),
+        endpoints: Hosting::new(config),
         metrics: CloudWatch::new(config),
         quotas: ServiceQuotas::new(config),
         objects: S3::new(config),

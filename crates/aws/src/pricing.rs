@@ -52,6 +52,9 @@ impl PriceList for Pricing {
         let filters = match kind {
             Products::TrainingInstances => instances("Training"),
             Products::ProcessingInstances => instances("Processing"),
+            Products::HostingInstances => instances("Hosting"),
+            // What the list calls it was not seen; its usage types were.
+            Products::TransformInstances => instances("BatchTransform"),
             Products::Volumes => vec![("regionCode", region), ("operation", "CreateVolume-Gp2")],
         };
         let filters: Vec<Filter> = filters

@@ -198,6 +198,7 @@ fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob
         model_s3_uri: None,
         rules: Vec::new(),
         exit_message: output.exit_message().map(readable),
+        tuned: None,
     }
 }
 

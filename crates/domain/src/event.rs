@@ -11,6 +11,7 @@ use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
 use crate::sagemaker::phase::JobPhase;
 use crate::sagemaker::requested::Difference;
+use crate::serving::{EndpointNews, EndpointState};
 
 named! {
     /// How much attention an event needs
@@ -137,6 +138,28 @@ pub struct PlannedAttempt {
     pub reserved_usd: Usd,
 }
 
+/// New prices applied to an experiment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repriced {
+    /// What is billed more (or less, if negative) since the new prices apply.
+    pub usd: Usd,
+    pub attempts: u32,
+    pub price_ids: Vec<PriceId>,
+    /// Whether the recommendation has changed.
+    pub is_decided_anew: bool,
+    pub reason: String,
+}
+
+/// A job's new status.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusNews {
+    pub attempt: u32,
+    /// TrainingJobStatus.
+    pub status: String,
+    /// SecondaryStatus; empty when SageMaker reported none.
+    pub secondary_status: String,
+}
+
 /// A bill that a person corrected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillingCorrection {
@@ -206,38 +229,21 @@ pub enum Event {
         requeued: u64,
     },
     #[serde(rename = "experiment.repriced")]
-    ExperimentRepriced {
-        /// What is billed more (or less, if negative) since the new prices apply.
-        usd: Usd,
-        attempts: u32,
-        price_ids: Vec<PriceId>,
-        /// Whether the recommendation has changed.
-        is_decided_anew: bool,
-        reason: String,
-    },
+    ExperimentRepriced(Repriced),
     #[serde(rename = "experiment.concluded")]
     ExperimentConcluded(Conclusion),
-    /// An attempt is committed, with its reservation; its job is created next.
     #[serde(rename = "trial.planned")]
     TrialPlanned(PlannedAttempt),
-    /// The job exists.
     #[serde(rename = "trial.submitted")]
     TrialSubmitted { attempt: u32, job_name: String },
     #[serde(rename = "trial.status")]
-    TrialStatus {
-        attempt: u32,
-        /// TrainingJobStatus.
-        status: String,
-        /// SecondaryStatus; empty when SageMaker reported none.
-        secondary_status: String,
-    },
-    /// A stop was decided: the trial can no longer change the answer, or has said what it can.
+    TrialStatus(StatusNews),
+    /// A stop was decided.
     #[serde(rename = "trial.stopping")]
     TrialStopping { reason: String },
-    /// A trial that was held back may start: its figure is worth its price.
+    /// A trial that was held back may start.
     #[serde(rename = "trial.released")]
     TrialReleased { reason: String },
-    /// Nothing came of an attempt yet; it is tried again.
     #[serde(rename = "trial.waiting")]
     TrialWaiting {
         reason: String,
@@ -275,7 +281,6 @@ pub enum Event {
     TrialOverReservation(OverReservation),
     #[serde(rename = "trial.billing_corrected")]
     TrialBillingCorrected(BillingCorrection),
-    /// A job ran after its attempt had ended.
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
     /// A job that names the trial is not in this database.
@@ -293,6 +298,11 @@ pub enum Event {
     /// What is stored of the trial cannot be read in full.
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
+    #[serde(rename = "endpoint.changed")]
+    EndpointChanged(EndpointNews),
+    /// Its time to live is over soon.
+    #[serde(rename = "endpoint.expiring")]
+    EndpointExpiring(EndpointNews),
 }
 
 impl From<&Difference> for Event {
@@ -335,11 +345,11 @@ impl Event {
             Self::ExperimentCancelling => "experiment.cancelling",
             Self::ExperimentPaused => "experiment.paused",
             Self::ExperimentResumed { .. } => "experiment.resumed",
-            Self::ExperimentRepriced { .. } => "experiment.repriced",
+            Self::ExperimentRepriced(_) => "experiment.repriced",
             Self::ExperimentConcluded(_) => "experiment.concluded",
             Self::TrialPlanned(_) => "trial.planned",
             Self::TrialSubmitted { .. } => "trial.submitted",
-            Self::TrialStatus { .. } => "trial.status",
+            Self::TrialStatus(_) => "trial.status",
             Self::TrialStopping { .. } => "trial.stopping",
             Self::TrialReleased { .. } => "trial.released",
             Self::TrialWaiting { .. } => "trial.waiting",
@@ -360,6 +370,8 @@ impl Event {
             Self::TrialCheckpointStalled(_) => "trial.checkpoint_stalled",
             Self::TrialDiagnosed(_) => "trial.diagnosed",
             Self::TrialUnreadable => "trial.unreadable",
+            Self::EndpointChanged(_) => "endpoint.changed",
+            Self::EndpointExpiring(_) => "endpoint.expiring",
         }
     }
 
@@ -372,17 +384,24 @@ impl Event {
             | Self::TrialOrphanedPool { .. }
             | Self::TrialCheckpointStalled(_)
             | Self::TrialUnreadable
+            | Self::EndpointExpiring(_)
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
             Self::TrialFailed(_)
             | Self::TrialRetrying { .. }
             | Self::TrialSettingIgnored(_)
             | Self::TrialDiagnosed(_)
+            | Self::EndpointChanged(EndpointNews {
+                state: EndpointState::Failed | EndpointState::RollingBack,
+                ..
+            })
             | Self::TrialBillingCorrected(_) => EventSeverity::Warning,
-            Self::TrialStatus {
+            Self::TrialStatus(StatusNews {
                 secondary_status, ..
-            } if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
-            Self::ExperimentRepriced { usd, .. } if *usd > Usd::ZERO => EventSeverity::Warning,
-            Self::ExperimentRepriced { .. }
+            }) if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
+            Self::ExperimentRepriced(repriced) if repriced.usd > Usd::ZERO => {
+                EventSeverity::Warning
+            }
+            Self::ExperimentRepriced(_)
             | Self::ExperimentCreated(_)
             | Self::ExperimentCancelling
             | Self::ExperimentPaused
@@ -390,7 +409,7 @@ impl Event {
             | Self::ExperimentConcluded(_)
             | Self::TrialPlanned(_)
             | Self::TrialSubmitted { .. }
-            | Self::TrialStatus { .. }
+            | Self::TrialStatus(_)
             | Self::TrialStopping { .. }
             | Self::TrialReleased { .. }
             | Self::TrialWaiting { .. }
@@ -398,6 +417,7 @@ impl Event {
             | Self::TrialCompleted(_)
             | Self::TrialStopped(_)
             | Self::TrialRefused(_)
+            | Self::EndpointChanged(_)
             | Self::TrialPoolSettled(_) => EventSeverity::Info,
         }
     }
@@ -436,6 +456,11 @@ impl Event {
             Self::TrialUnreadable => {
                 "A newer Bakeoff may have written it: go back to that version.".to_owned()
             }
+            Self::EndpointExpiring(_) => {
+                "Extend it if it is still needed: `PATCH /v1/endpoints/{endpoint_id}` with \
+                 time_to_live_hours, or `bakeoff endpoints extend`."
+                    .to_owned()
+            }
             _ => return None,
         })
     }
@@ -460,12 +485,12 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// The first text that is not empty.
-fn first_named(texts: [&str; 2]) -> &str {
+fn named<'a>(secondary_status: &'a str, status: &'a str) -> &'a str {
+    let texts = [secondary_status, status, "no status"];
     texts
         .into_iter()
         .find(|text| !text.is_empty())
-        .unwrap_or("no status")
+        .unwrap_or("")
 }
 
 impl fmt::Display for Event {
@@ -487,12 +512,12 @@ impl fmt::Display for Event {
                 "attempt {attempt} planned as {job_name}, {reserved_usd} reserved"
             ),
             Self::TrialSubmitted { job_name, .. } => write!(f, "{job_name} submitted"),
-            Self::TrialStatus {
+            Self::TrialStatus(StatusNews {
                 status,
                 secondary_status,
                 ..
-            } => f.write_str(first_named([secondary_status, status])),
-            Self::ExperimentRepriced { reason, .. }
+            }) => f.write_str(named(secondary_status, status)),
+            Self::ExperimentRepriced(Repriced { reason, .. })
             | Self::TrialStopping { reason }
             | Self::TrialReleased { reason }
             | Self::TrialWaiting { reason, .. } => f.write_str(reason),
@@ -565,6 +590,10 @@ impl fmt::Display for Event {
                 "its stored plan or job data cannot be read. A running job is watched, stopped \
                  and billed; nothing new is started",
             ),
+            Self::EndpointChanged(news) => news.fmt(f),
+            Self::EndpointExpiring(EndpointNews { name, reason, .. }) => {
+                write!(f, "endpoint {name} runs out: it is deleted at {reason}")
+            }
         }
     }
 }

@@ -88,6 +88,8 @@ typed_id!(/// A version of a model in SageMaker's Model Registry.
     ModelPackageId, "mpk");
 typed_id!(/// A pipeline.
     PipelineId, "pip");
+typed_id!(/// An endpoint.
+    EndpointId, "end");
 typed_id!(/// An API key (not its secret).
     ApiKeyId, "key");
 typed_id!(/// A stored experiment template that CI may start.

@@ -24,6 +24,7 @@ pub mod pipeline;
 pub mod ranking;
 pub mod registry;
 pub mod sagemaker;
+pub mod serving;
 pub mod spec;
 
 /// Reads every data file that is compiled in. Panics, naming the file, if one cannot be read.

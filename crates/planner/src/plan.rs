@@ -15,9 +15,11 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
+use bakeoff_domain::sagemaker::hosting::{EndpointRequest, TransformJobRequest};
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, ExperimentSpec, PurchaseOption, StoppingPolicy, WorkloadSpec,
 };
@@ -74,9 +76,15 @@ pub struct TrialPlan {
     pub forecast: Option<Forecast>,
     /// The request without name, marker and checkpoint folder: each attempt adds its own.
     pub request: Option<TrainingJobRequest>,
-    /// The same of a processing job; one of the two.
+    /// The same of a job of another kind; one of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processing: Option<ProcessingJobRequest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<TuningJobRequest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transform: Option<TransformJobRequest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<EndpointRequest>,
 }
 
 impl TrialPlan {
@@ -108,6 +116,9 @@ impl TrialPlan {
             forecast: None,
             request: None,
             processing: None,
+            tuning: None,
+            transform: None,
+            endpoint: None,
         }
     }
 
@@ -138,35 +149,65 @@ impl TrialPlan {
     }
 }
 
+/// The job of a step that compares nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepJob {
+    Processing(ProcessingJobRequest),
+    Tuning(Box<TuningJobRequest>),
+    Transform(TransformJobRequest),
+    Endpoint(EndpointRequest),
+}
+
+impl StepJob {
+    pub fn request(&self) -> JobRequest<'_> {
+        match self {
+            Self::Processing(one) => JobRequest::Processing(one),
+            Self::Tuning(one) => JobRequest::Tuning(one),
+            Self::Transform(one) => JobRequest::Transform(one),
+            Self::Endpoint(one) => JobRequest::Endpoint(one),
+        }
+    }
+}
+
 impl TrialPlan {
-    /// A processing job as the only trial of its step.
-    pub fn of_processing(
-        step: &str,
-        request: ProcessingJobRequest,
-        price: Price,
-        worst_case: WorstCase,
-    ) -> Self {
-        let (kind, count) = (request.instance_type.clone(), request.instance_count);
-        Self {
+    /// A job as a trial of its step, which compares nothing.
+    pub fn of_step(name: &str, job: StepJob, price: Price, worst_case: WorstCase) -> Self {
+        let request = job.request();
+        let (kind, count) = (request.instance_type().to_owned(), request.instance_count());
+        let is_spot =
+            matches!(&job, StepJob::Tuning(one) if one.training.max_wait_seconds.is_some());
+        let option = if is_spot {
+            PurchaseOption::Spot
+        } else {
+            PurchaseOption::OnDemand
+        };
+        let mut plan = Self {
             price: Some(price),
             worst_case: Some(worst_case),
-            processing: Some(request),
-            ..Self::empty(step.to_owned(), kind, count, PurchaseOption::OnDemand)
+            ..Self::empty(name.to_owned(), kind, count, option)
+        };
+        match job {
+            StepJob::Processing(one) => plan.processing = Some(one),
+            StepJob::Tuning(one) => plan.tuning = Some(*one),
+            StepJob::Transform(one) => plan.transform = Some(one),
+            StepJob::Endpoint(one) => plan.endpoint = Some(one),
         }
+        plan
     }
 
     /// The kind of its jobs, whether or not the request is known.
     pub fn kind(&self) -> JobKind {
-        match self.processing {
-            Some(_) => JobKind::Processing,
-            None => JobKind::Training,
-        }
+        self.job().map_or(JobKind::Training, JobRequest::kind)
     }
 
     /// What its attempts send.
     pub fn job(&self) -> Option<JobRequest<'_>> {
         let training = self.request.as_ref().map(JobRequest::Training);
-        training.or_else(|| self.processing.as_ref().map(JobRequest::Processing))
+        training
+            .or_else(|| self.processing.as_ref().map(JobRequest::Processing))
+            .or_else(|| self.tuning.as_ref().map(JobRequest::Tuning))
+            .or_else(|| self.transform.as_ref().map(JobRequest::Transform))
+            .or_else(|| self.endpoint.as_ref().map(JobRequest::Endpoint))
     }
 
     /// Whether the trial is to be started.

@@ -51,7 +51,7 @@ fn write_models(region: &Region, now: DateTime<Utc>) {
     }
 }
 
-/// Writes the outputs of processing jobs that have completed.
+/// Writes the outputs of processing and batch transform jobs that have completed, and the models of trials.
 fn write_outputs(region: &Region, now: DateTime<Utc>) {
     let due: Vec<(Vec<String>, DateTime<Utc>)> = region.with(|world| {
         let jobs = world.processing.iter_mut().filter(|job| !job.has_written);
@@ -60,7 +60,15 @@ fn write_outputs(region: &Region, now: DateTime<Utc>) {
             job.has_written = !outputs.is_empty();
             job.has_written.then(|| (outputs, job.ended_at()))
         });
-        due.collect()
+        let mut due: Vec<(Vec<String>, DateTime<Utc>)> = due.collect();
+        due.extend(
+            world
+                .transforms
+                .iter_mut()
+                .filter_map(|job| job.output(now)),
+        );
+        due.extend(world.tunings.iter_mut().map(|job| (job.models(now), now)));
+        due
     });
     for (uris, at) in due {
         for path in uris.iter().filter_map(|uri| region.object_path(uri)) {

@@ -19,6 +19,7 @@ mod evaluations;
 mod events;
 mod failures;
 mod faults;
+mod hosting;
 mod job;
 mod lively;
 mod logs;
@@ -38,7 +39,9 @@ mod rules;
 mod setup;
 mod sns;
 mod timeline;
+mod transform;
 mod truth;
+mod tuning;
 mod wire;
 mod world;
 

@@ -3,6 +3,7 @@
 //! read N/A.
 
 use bakeoff_domain::catalog::processing;
+use bakeoff_domain::catalog::serving::Serving;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
@@ -66,10 +67,16 @@ fn products(card: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
             ("Training", "Train", usd),
             ("Processing", "Processing", usd),
             ("Hosting", "Host", usd),
+            ("BatchTransform", "Tsform", usd),
             ("SpotTraining", "TrainSpot", 0),
             ("Training", "Train-Free", 0),
         ] {
-            let is_offered = component != "Processing" || processing::types().contains(kind);
+            let is_offered = match component {
+                "Processing" => processing::types().contains(kind),
+                "Hosting" => Serving::Endpoint.offers(kind),
+                "BatchTransform" => Serving::Transform.offers(kind),
+                _ => true,
+            };
             if !is_offered {
                 continue;
             }

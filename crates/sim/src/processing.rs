@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::billing::{self, RateCard, Span};
 use crate::refusal::{Refusal, invalid};
-use crate::world::tags;
+use crate::request::tags;
 
 /// Longest life of a processing job: five days unless the request says otherwise, nine at most.
 const RUNTIME_USUAL: u64 = 86_400;

@@ -32,7 +32,7 @@ impl InstanceQuotas {
             .unwrap_or(self.usual)
     }
 
-    /// ListServiceQuotas: four quotas per type, and one that is about something else.
+    /// ListServiceQuotas: six quotas per type, and one that is about something else.
     pub(crate) fn list(&self, body: &Value) -> Value {
         let mut all = Vec::new();
         for instance in catalog::all() {
@@ -45,7 +45,9 @@ impl InstanceQuotas {
                 self.pool.min(of),
             ));
             all.push((format!("{kind} for processing job usage"), of));
-            all.push((format!("{kind} for endpoint usage"), 2));
+            all.push((format!("{kind} for transform job usage"), of));
+            all.push((format!("{kind} for endpoint usage"), of));
+            all.push((format!("{kind} for notebook instance usage"), 2));
         }
         let size = body["MaxResults"]
             .as_u64()
@@ -107,9 +109,16 @@ impl Calls {
 /// The quota of an operation, calls per second; `None` where none is known.
 pub(crate) fn per_second(operation: &str, create: Option<f64>) -> Option<f64> {
     match operation {
-        "ListTrainingJobs" | "ListProcessingJobs" => Some(LIST_PER_SECOND),
+        "ListTrainingJobs"
+        | "ListProcessingJobs"
+        | "ListHyperParameterTuningJobs"
+        | "ListTransformJobs"
+        | "ListEndpoints" => Some(LIST_PER_SECOND),
         "CreateProcessingJob" => create.map(|rate| rate.min(CREATE_PROCESSING_PER_SECOND)),
-        "CreateTrainingJob" => create,
+        "CreateTrainingJob"
+        | "CreateHyperParameterTuningJob"
+        | "CreateTransformJob"
+        | "CreateEndpoint" => create,
         _ => None,
     }
 }

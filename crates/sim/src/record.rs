@@ -24,6 +24,13 @@ impl World {
                     .iter()
                     .map(|job| job.record(&self.rates, now)),
             )
+            .chain(self.tunings.iter().map(|job| job.record(&self.rates, now)))
+            .chain(
+                self.transforms
+                    .iter()
+                    .map(|job| job.record(&self.rates, now)),
+            )
+            .chain(self.hosting.record(&self.rates, now))
             .collect();
         let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
             self.calls
@@ -43,6 +50,7 @@ impl World {
             "list_per_second_max": most,
             "faults": self.done,
             "model_packages": self.registry.record(),
+            "models_and_configs": self.hosting.parts(),
             "subscriptions": self.subscriptions,
         })
     }

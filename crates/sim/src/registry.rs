@@ -50,7 +50,7 @@ impl Call<'_> {
         self.body[field].as_str().unwrap_or_default()
     }
 
-    fn arn(&self, kind: &str, rest: &str) -> String {
+    pub(crate) fn arn(&self, kind: &str, rest: &str) -> String {
         let Self {
             account, region, ..
         } = self;

@@ -1,5 +1,7 @@
 //! The parts of a CreateTrainingJob request that several modules need.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 /// Type and count of each kind of instance that a request needs.
@@ -22,4 +24,25 @@ pub(crate) fn max_runtime(request: &Value) -> u64 {
     request["StoppingCondition"]["MaxRuntimeInSeconds"]
         .as_u64()
         .unwrap_or(86_400)
+}
+
+/// The texts of an object.
+pub(crate) fn strings(value: &Value) -> BTreeMap<String, String> {
+    let entries = value.as_object().into_iter().flatten();
+    entries
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Tags as the API lists them.
+pub(crate) fn tags(value: &Value) -> BTreeMap<String, String> {
+    let pairs = value.as_array().into_iter().flatten();
+    pairs
+        .filter_map(|tag| {
+            Some((
+                tag["Key"].as_str()?.to_owned(),
+                tag["Value"].as_str()?.to_owned(),
+            ))
+        })
+        .collect()
 }

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::physics::{self, Script};
-use crate::world::{World, strings};
+use crate::request::strings;
+use crate::world::World;
 
 /// Seconds of starting up that are billed, and of uploading: the middle of what is drawn for a job.
 const DOWNLOAD_SECONDS: f64 = 130.0;

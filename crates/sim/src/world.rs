@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::billing::RateCard;
 use crate::failures::{self, ScriptFailure};
 use crate::faults::{CallFault, Faults};
+use crate::hosting::Hosting;
 use crate::job::{EarlyBill, Job, Written};
 use crate::lively::{Allocation, Lively};
 use crate::physics::{self, Script, Training};
@@ -22,9 +23,11 @@ use crate::pools::PoolEnd;
 use crate::processing::{Drawn, Fate, ProcessingJob};
 use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::registry::Registry;
-use crate::request;
+use crate::request::{self, strings, tags};
 use crate::setup::Setup;
 use crate::timeline::{self, Failure, Life, Spot};
+use crate::transform::TransformJob;
+use crate::tuning::TuningJob;
 
 /// The account that owns the region's jobs.
 pub(crate) const ACCOUNT: &str = "111122223333";
@@ -71,6 +74,9 @@ pub(crate) struct World {
     pub(crate) jobs: Vec<Job>,
     pub(crate) processing: Vec<ProcessingJob>,
     pub(crate) registry: Registry,
+    pub(crate) hosting: Hosting,
+    pub(crate) transforms: Vec<TransformJob>,
+    pub(crate) tunings: Vec<TuningJob>,
     /// By account and name: a job of the same name in another account is a different job.
     by_name: BTreeMap<(String, String), usize>,
     alike: BTreeMap<u64, u64>,
@@ -107,6 +113,9 @@ impl World {
             jobs: Vec::new(),
             processing: Vec::new(),
             registry: Registry::default(),
+            hosting: Hosting::default(),
+            transforms: Vec::new(),
+            tunings: Vec::new(),
             by_name: BTreeMap::new(),
             alike: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -422,7 +431,7 @@ impl World {
     }
 
     /// Draws how far a read operation lags behind.
-    fn lag(&mut self, is_lagging: bool) -> TimeDelta {
+    pub(crate) fn lag(&mut self, is_lagging: bool) -> TimeDelta {
         if is_lagging {
             self.up_to(self.faults.lag_seconds)
         } else {
@@ -472,6 +481,22 @@ impl World {
         Some(failure)
     }
 
+    /// The launch time of every job, if it is the same for each.
+    pub(crate) fn launches_within(&self) -> Option<f64> {
+        self.launch_seconds
+    }
+
+    /// A seed for what is not a training job; the same for the same request, and how many like it came before.
+    pub(crate) fn seed_of(&mut self, what: &Value) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, strings(what)).hash(&mut hasher);
+        let kind = hasher.finish();
+        let nth = self.alike.entry(kind).or_default();
+        *nth += 1;
+        (kind, *nth).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Job names are random, but lives must be reproducible: the seed is made of what the job is,
     /// and how many like it came before.
     fn seed_for(
@@ -493,25 +518,6 @@ impl World {
 #[expect(clippy::cast_precision_loss, reason = "seconds of at most 28 days")]
 fn real(seconds: u64) -> f64 {
     seconds as f64
-}
-
-pub(crate) fn strings(value: &Value) -> BTreeMap<String, String> {
-    let entries = value.as_object().into_iter().flatten();
-    entries
-        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
-        .collect()
-}
-
-pub(crate) fn tags(value: &Value) -> BTreeMap<String, String> {
-    let pairs = value.as_array().into_iter().flatten();
-    pairs
-        .filter_map(|tag| {
-            Some((
-                tag["Key"].as_str()?.to_owned(),
-                tag["Value"].as_str()?.to_owned(),
-            ))
-        })
-        .collect()
 }
 
 static SPOT: LazyLock<BTreeMap<String, (i64, f64)>> = LazyLock::new(|| {

@@ -1,33 +1,44 @@
-//! Experiments that compare nothing: the work of a pipeline's step, with a budget and one trial of another kind
-//! than training.
+//! Experiments that compare nothing: the work of a pipeline's step, or an endpoint, with a budget and trials of
+//! another kind than training, usually one.
 
 use bakeoff_domain::event::{Conclusion, Event};
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::tuning::TunedTrials;
 use bakeoff_domain::spec::deadline_after;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::store::endpoints::begin::{self, NewEndpoint};
 use crate::store::events::{self, EventSubject};
 use crate::store::experiments::{TrialOf, insert_trial};
+use crate::store::pipelines::wake::wake_pipeline;
 use crate::store::{Store, StoreError, stored};
 
 /// A step's work as it begins.
 #[derive(Debug)]
 pub struct NewStepWork<'a> {
     pub experiment_id: ExperimentId,
-    pub trial_id: TrialId,
     pub project_id: ProjectId,
     pub name: &'a str,
     pub region: &'a str,
     pub budget_usd: Usd,
-    pub plan: &'a TrialPlan,
+    pub trials: &'a [NewStepTrial],
+    /// The endpoint that its trial is, if it is one.
+    pub endpoint: Option<&'a NewEndpoint>,
 }
 
-/// Writes the experiment and its trial inside the caller's transaction.
+/// A trial of a step's work.
+#[derive(Debug)]
+pub struct NewStepTrial {
+    pub id: TrialId,
+    pub plan: TrialPlan,
+}
+
+/// Writes the experiment and its trials inside the caller's transaction.
 pub(in crate::store) async fn insert(
     tx: &mut PgConnection,
     new: &NewStepWork<'_>,
@@ -52,25 +63,13 @@ pub(in crate::store) async fn insert(
         priority: 0,
         deadline: deadline_after(None, now),
     };
-    insert_trial(tx, of, new.trial_id, 0, new.plan, now).await
-}
-
-/// Makes the pipeline due whose step's work has ended, if it is a step's. Locks an experiment before its
-/// pipeline; who locks a pipeline first touches no experiment but new ones.
-pub(in crate::store) async fn wake_pipeline(
-    tx: &mut PgConnection,
-    experiment: ExperimentId,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    sqlx::query!(
-        r#"UPDATE pipelines p SET due_at = least(due_at, $2) FROM pipeline_works w
-           WHERE w.experiment_id = $1 AND p.id = w.pipeline_id AND p.due_at IS NOT NULL"#,
-        experiment.0,
-        now,
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
+    for (ordinal, trial) in (0..).zip(new.trials) {
+        insert_trial(tx, of, trial.id, ordinal, &trial.plan, now).await?;
+    }
+    match new.endpoint {
+        Some(endpoint) => begin::insert(tx, endpoint, now).await,
+        None => Ok(()),
+    }
 }
 
 /// The one trial of a step's experiment, and its last job.
@@ -82,6 +81,9 @@ pub struct StepTrial {
     pub job_id: Option<JobId>,
     pub job_name: Option<String>,
     pub exit_message: Option<String>,
+    /// Of a tuning job: its trials.
+    pub tuned: Option<TunedTrials>,
+    pub settled_usd: Usd,
     pub plan: TrialPlan,
 }
 
@@ -98,7 +100,9 @@ impl Store {
         let row = sqlx::query!(
             r#"UPDATE experiments e
                SET state = CASE
-                       WHEN EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'completed') THEN 'completed'
+                       WHEN EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'completed')
+                            -- An endpoint is always stopped; it has done its work if it has served.
+                            OR EXISTS (SELECT FROM endpoints p WHERE p.experiment_id = $1 AND p.in_service_at IS NOT NULL) THEN 'completed'
                        WHEN state = 'cancelling' THEN 'cancelled'
                        ELSE 'failed' END,
                    ended_at = $3
@@ -137,10 +141,12 @@ impl Store {
     ) -> Result<Vec<(ExperimentId, StepTrial)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT t.id, t.experiment_id, t.state, t.reason, t.plan, j.id AS "job_id?", j.job_name AS "job_name?",
-                      j.exit_message AS "exit_message?"
+                      j.exit_message AS "exit_message?", j.tuned AS "tuned?",
+                      (SELECT coalesce(sum(usd), 0) FROM ledger l
+                       WHERE l.experiment_id = t.experiment_id AND l.trial_id = t.id AND l.kind IN ('settled', 'adjusted')) AS "settled_usd!"
                FROM trials t JOIN experiments e ON e.id = t.experiment_id
                     LEFT JOIN LATERAL (SELECT * FROM jobs WHERE trial_id = t.id ORDER BY number DESC LIMIT 1) j ON true
-               WHERE t.experiment_id = ANY($1) AND e.kind = 'step' ORDER BY t.experiment_id"#,
+               WHERE t.experiment_id = ANY($1) AND e.kind = 'step' ORDER BY t.experiment_id, t.ordinal"#,
             experiments,
         )
         .fetch_all(&self.pool)
@@ -154,6 +160,10 @@ impl Store {
                 job_id: row.job_id.map(JobId),
                 job_name: row.job_name,
                 exit_message: row.exit_message,
+                tuned: (row.tuned)
+                    .map(|tuned| stored::read(tuned, "jobs", row.id, "tuned"))
+                    .transpose()?,
+                settled_usd: Usd(row.settled_usd),
                 plan: stored::read(row.plan, "trials", row.id, "plan")?,
             };
             Ok((ExperimentId(row.experiment_id), trial))

@@ -18,7 +18,7 @@ use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::cost;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::quota::Usage;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::plan::TrialPlan;
@@ -112,7 +112,7 @@ impl ClaimedRow {
         let count = |value: i32, column| error::count(value, "trials", self.id, column);
         let plan = stored::read::<TrialPlan>(self.plan, "trials", self.id, "plan");
         let limit = plan.as_ref().ok().and_then(TrialPlan::job);
-        let limit = limit.map_or(u32::MAX, JobRequest::max_runtime_seconds);
+        let limit = limit.map(|job| job.billed_seconds_max(0));
         let longest = self.billed_seconds_max.map(u64::try_from);
         let interval = self
             .checkpoint_interval_seconds
@@ -137,7 +137,8 @@ impl ClaimedRow {
             checkpoint_interval_seconds: interval.transpose()?,
             billed_seconds_max: longest
                 .and_then(Result::ok)
-                .unwrap_or_else(|| cost::longest_billed_seconds(limit, 0)),
+                .or(limit)
+                .unwrap_or_else(|| cost::longest_billed_seconds(u32::MAX, 0)),
             plan: plan.ok(),
             attempts_made: count(self.attempts_made, "attempts_made")?,
             failures: count(self.failures, "failures")?,

@@ -507,6 +507,7 @@ pub(in crate::store) async fn record_job(
                started_at = coalesce($6, started_at), training_seconds = coalesce($7, training_seconds), is_compared = true,
                job_arn = coalesce(nullif($9, ''), job_arn),
                model_s3_uri = coalesce($11, model_s3_uri), rules = coalesce($12, rules), exit_message = coalesce($13, exit_message),
+               tuned = coalesce($14, tuned),
                account = coalesce(account, (SELECT account FROM installation))
            FROM (SELECT secondary_status AS known,
                         -- Events have milliseconds, and who knows what is rounded.
@@ -527,6 +528,7 @@ pub(in crate::store) async fn record_job(
         job.model_s3_uri,
         (!job.rules.is_empty()).then(|| stored::write(&job.rules)).transpose()?,
         job.exit_message,
+        job.tuned.as_ref().map(stored::write).transpose()?,
     )
     .fetch_one(&mut *tx)
     .await?;

@@ -228,7 +228,8 @@ async fn waiting(
                JOIN trials w ON w.pool_key = p.pool_key AND w.region = p.region AND w.state = 'queued'
                WHERE p.state = 'retained' AND NOT p.is_defective AND p.region = $3 AND w.stop_requested_at IS NULL
                  AND w.due_at <= $1)
-           SELECT t.id, t.project_id, t.instance_type, usage_of(t.job_kind, t.purchase_option) AS "usage!", t.instance_count, t.priority, t.created_at,
+           SELECT t.id, t.project_id, t.instance_type, usage_of(t.job_kind, t.purchase_option) AS "usage!",
+                  coalesce(t.quota_instances, t.instance_count) AS "instance_count!", t.priority, t.created_at,
                   t.pool_key
            FROM heads JOIN trials t ON t.id = heads.id JOIN experiments e ON e.id = t.experiment_id
            WHERE e.paused_reason IS NULL AND e.state = 'running'
@@ -269,7 +270,7 @@ async fn capacity(
     };
     let alive = sqlx::query!(
         r#"SELECT region = $1 AS "is_here!", instance_type, usage_of(job_kind, purchase_option) AS "usage!", project_id,
-                  sum(instance_count) AS "instances!", count(*) AS "trials!"
+                  sum(coalesce(quota_instances, instance_count)) AS "instances!", count(*) AS "trials!"
            FROM trials WHERE state IN ('submitting', 'running', 'stopping')
            GROUP BY 1, instance_type, 3, project_id"#,
         region,

@@ -1,9 +1,10 @@
 //! Applies what AWS listings and events report: statuses for display, and trials that become due.
 //! Orphaned jobs are in [`crate::store::jobs::orphans`].
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{Event, StatusNews};
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::watch::{Change, Known, PoolNotice, Unaccounted};
+use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
@@ -80,23 +81,28 @@ impl Store {
         .await?)
     }
 
-    /// Whether processing jobs of a region are of interest to a listing: those that run, and those whose
+    /// Kinds of job beside training that are of interest to a listing of a region: those that run, and those whose
     /// end was not reported since the given time.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn watches_processing(
+    pub async fn watched_kinds(
         &self,
         region: &str,
         in_doubt_since: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM jobs WHERE kind = 'processing' AND state = 'running' AND region = $1)
-                   OR EXISTS (SELECT FROM jobs WHERE kind = 'processing' AND (state = 'never_created' OR billing_estimated)
-                                AND settled_at >= $2 AND region = $1) AS "watched!""#,
+    ) -> Result<Vec<JobKind>, StoreError> {
+        let kinds: Vec<String> = sqlx::query_scalar!(
+            r#"SELECT kind AS "kind!" FROM jobs WHERE state = 'running' AND region = $1 AND kind <> 'training'
+               UNION
+               SELECT kind FROM jobs WHERE (state = 'never_created' OR billing_estimated) AND settled_at >= $2 AND region = $1
+                                       AND kind <> 'training'"#,
             region,
             in_doubt_since,
         )
-        .fetch_one(&self.pool)
-        .await?)
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(kinds
+            .iter()
+            .filter_map(|kind| JobKind::parse(kind))
+            .collect())
     }
 
     /// Writes new statuses and makes trials due, on behalf of a term; false when the term is over.
@@ -337,11 +343,11 @@ async fn write_notices(
             experiment: ExperimentId(row.experiment_id),
             trial: Some(TrialId(row.trial_id)),
         };
-        subject.told(Event::TrialStatus {
+        subject.told(Event::TrialStatus(StatusNews {
             attempt: u32::try_from(row.number).unwrap_or(u32::MAX),
             status: row.job_status,
             secondary_status: row.secondary_status,
-        })
+        }))
     });
     Ok(events.collect())
 }

@@ -86,9 +86,11 @@ pub(in crate::store) async fn settle(
     for (number, line) in (0..).zip(&lines) {
         let component = match line.component {
             Component::Storage => EntryComponent::Storage,
-            Component::Training | Component::Processing | Component::Cloudwatch => {
-                resource.instances(usage.kind)
-            }
+            Component::Training
+            | Component::Processing
+            | Component::Transform
+            | Component::Hosting
+            | Component::Cloudwatch => resource.instances(usage.kind),
         };
         let entry = Entry {
             kind: EntryKind::Settled,

@@ -234,12 +234,12 @@ impl Store {
     ) -> Result<Vec<(TrialId, TrialCost)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT trial_id AS "trial_id!",
-                      coalesce(sum(usd) FILTER (WHERE component IN ('training', 'processing')), 0) AS "training!: Decimal",
+                      coalesce(sum(usd) FILTER (WHERE component IN ('training', 'processing', 'tuning', 'transform', 'hosting')), 0) AS "training!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'cloudwatch'), 0) AS "metrics!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component = 'storage'), 0) AS "storage!: Decimal",
                       coalesce(sum(usd) FILTER (WHERE component IN ('warm_pool', 'orphaned_job')), 0) AS "other!: Decimal",
                       bool_or(estimated) AS "estimated!",
-                      coalesce(array_agg(job_id) FILTER (WHERE component IN ('training', 'processing') AND kind = 'settled'), '{}')
+                      coalesce(array_agg(job_id) FILTER (WHERE component IN ('training', 'processing', 'tuning', 'transform', 'hosting') AND kind = 'settled'), '{}')
                           AS "settled!: Vec<Uuid>"
                FROM ledger WHERE experiment_id = ANY($1) AND kind IN ('settled', 'adjusted') AND trial_id IS NOT NULL
                GROUP BY trial_id"#,

@@ -1,7 +1,7 @@
 //! Effects of a price change: which experiments depend on it, what they have settled at another
 //! price, and the correction with its reason, in one transaction per experiment.
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{Event, Repriced};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
@@ -100,7 +100,7 @@ impl Store {
         let any_type = changes.iter().any(|change| change.instance_type.is_none());
         let rows = sqlx::query!(
             r#"SELECT e.id, e.project_id, e.region,
-                      EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.job_kind = 'processing') AS "is_processing!",
+                      (SELECT min(t.job_kind) FROM trials t WHERE t.experiment_id = e.id) AS job_kind,
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!"
                FROM experiments e
                WHERE e.id > $1 AND e.region = ANY($2)
@@ -116,7 +116,7 @@ impl Store {
         .await?;
         let dependent = rows.into_iter().map(|row| Dependent {
             project_id: ProjectId(row.project_id),
-            kind: kind_of(row.is_processing),
+            kind: kind_of(row.job_kind.as_deref()),
             experiment_id: ExperimentId(row.id),
             region: row.region,
             instance_types: row.types,
@@ -153,7 +153,7 @@ impl Store {
     ) -> Result<Vec<(Dependent, Vec<PriceChange>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT e.id AS experiment_id, e.project_id, e.region AS experiment_region,
-                      EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.job_kind = 'processing') AS "is_processing!",
+                      (SELECT min(t.job_kind) FROM trials t WHERE t.experiment_id = e.id) AS job_kind,
                       ARRAY(SELECT DISTINCT instance_type FROM trials t WHERE t.experiment_id = e.id) AS "types!",
                       p.id, p.project_id AS price_project, p.region, p.instance_type
                FROM repricing_failures f JOIN experiments e ON e.id = f.experiment_id JOIN prices p ON p.id = f.price_id
@@ -176,7 +176,7 @@ impl Store {
                 }
                 _ => {
                     let dependent = Dependent {
-                        kind: kind_of(row.is_processing),
+                        kind: kind_of(row.job_kind.as_deref()),
                         project_id: ProjectId(row.project_id),
                         experiment_id: ExperimentId(row.experiment_id),
                         region: row.experiment_region,
@@ -284,13 +284,13 @@ impl Store {
             experiment,
             trial: None,
         };
-        let repriced = subject.told(Event::ExperimentRepriced {
+        let repriced = subject.told(Event::ExperimentRepriced(Repriced {
             usd: total,
             attempts: u32::try_from(effect.attempts.len()).unwrap_or(u32::MAX),
             price_ids: reason.price_ids,
             is_decided_anew,
             reason: reason.text,
-        });
+        }));
         events::commit(tx, &[repriced], now).await?;
         Ok(true)
     }
@@ -319,12 +319,8 @@ impl Store {
 }
 
 /// All trials of an experiment have jobs of one kind.
-fn kind_of(is_processing: bool) -> JobKind {
-    if is_processing {
-        JobKind::Processing
-    } else {
-        JobKind::Training
-    }
+fn kind_of(kind: Option<&str>) -> JobKind {
+    kind.and_then(JobKind::parse).unwrap_or(JobKind::Training)
 }
 
 async fn corrections(

@@ -175,7 +175,7 @@ pub(in crate::store) async fn settled_rows(
            FROM jobs j JOIN trials t ON t.id = j.trial_id
                 LEFT JOIN warm_pools p ON p.job_id = j.id AND p.retained_seconds IS NOT NULL
                 CROSS JOIN LATERAL (
-                    SELECT coalesce(sum(usd) FILTER (WHERE component IN ('training', 'processing')), 0) AS training,
+                    SELECT coalesce(sum(usd) FILTER (WHERE component IN ('training', 'processing', 'tuning', 'transform', 'hosting')), 0) AS training,
                            coalesce(sum(usd) FILTER (WHERE component = 'warm_pool'), 0) AS pool,
                            coalesce(sum(usd) FILTER (WHERE component = 'storage' AND resource <> 'orphaned_job'), 0) AS storage
                     FROM ledger WHERE job_id = j.id AND kind IN ('settled', 'adjusted')) l

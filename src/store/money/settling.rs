@@ -57,12 +57,8 @@ impl Store {
         settlement: Settlement<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        let Settlement {
-            ending,
-            seen,
-            again_at,
-            ..
-        } = settlement;
+        let (ending, seen) = (settlement.ending, settlement.seen);
+        let again_at = settlement.again_at;
         let mut tx = self.pool.begin().await?;
         let differences = match seen {
             Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
@@ -88,14 +84,8 @@ impl Store {
         if !advance(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
             return Ok(Applied::Stale);
         }
-        if ran.is_none() {
-            // Otherwise a trial would end with nothing booked and nothing released.
-            return Err(StoreError::Missing {
-                table: "jobs",
-                id: attempt.id.to_string(),
-            });
-        }
-        let held = attempt.reserved_training_usd;
+        // Otherwise a trial would end with nothing booked and nothing released.
+        let held = ran.map(|ran| ran.held).ok_or_else(|| missing(attempt))?;
         if cost > held {
             let over = OverReservation {
                 charge: Charge::Job,
@@ -112,6 +102,13 @@ impl Store {
         crash::point("in_settlement");
         events::commit(tx, &events, now).await?;
         Ok(Applied::Done)
+    }
+}
+
+fn missing(attempt: &Attempt) -> StoreError {
+    StoreError::Missing {
+        table: "jobs",
+        id: attempt.id.to_string(),
     }
 }
 
@@ -158,6 +155,8 @@ struct Ran {
     ended_at: DateTime<Utc>,
     /// TrainingTimeInSeconds.
     seconds: Option<u64>,
+    /// What is held for it by now: an endpoint's time to live may have been extended.
+    held: Usd,
     waits: Waits,
 }
 
@@ -188,7 +187,7 @@ async fn end(
                    final_metrics = $9, checkpoint_due_at = NULL,
                    metrics_due_at = CASE WHEN started_at IS NULL THEN NULL ELSE $8::timestamptz END
                WHERE id = $1 AND settled_at IS NULL
-               RETURNING started_at, training_seconds"#,
+               RETURNING started_at, training_seconds, reserved_training_usd"#,
         attempt.id.0,
         ending.attempt.as_str(),
         now,
@@ -208,6 +207,7 @@ async fn end(
         seconds: row
             .training_seconds
             .and_then(|seconds| u64::try_from(seconds).ok()),
+        held: Usd(row.reserved_training_usd),
         waits: waits(transitions),
     }))
 }
@@ -279,7 +279,7 @@ async fn book(
         settlement: 0,
         usage: &usage,
         agreed,
-        held: Some(attempt.reserved_training_usd),
+        held: Some(ran.held),
         estimated: ending.estimated,
     };
     bill::settle(tx, &account, billed, now).await

@@ -5,31 +5,28 @@ use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
 use bakeoff_domain::lifecycle::queue::QuotaPool;
-use bakeoff_domain::lifecycle::state::{AttemptPhase, ExperimentState, TrialState};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::cloudwatch;
 use bakeoff_domain::money::bill;
-use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
-use bakeoff_domain::money::price::{self, Price};
-use bakeoff_domain::money::worst_case::{self, WorstCase};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
-use bakeoff_domain::sagemaker::observed::ObservedJob;
+use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::requested;
 use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::render::attempt::{self, Names};
 use bakeoff_planner::render::request;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince, UNREADABLE};
 use crate::app::App;
 use crate::auth::push_token;
 use crate::aws::Operation;
+use crate::crash;
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
 use crate::store::jobs::attempts::{Applied, Due};
-use crate::store::money::prices::PricesOf;
 use crate::store::money::settling::Settlement;
-use crate::{crash, ids};
 
 /// The state in the course of one claim.
 pub(super) struct Hand<'a> {
@@ -56,6 +53,7 @@ impl Hand<'_> {
             postponed: attempt.postponed,
             may_be_under_way: self.planned_here != Some(attempt.id),
             started_at: attempt.started_at,
+            runtime_limit: self.runtime_limit(),
             waits: bill::waits(&attempt.transitions),
         })
     }
@@ -73,9 +71,28 @@ impl Hand<'_> {
                 self.check_tags(attempt, &job).await;
                 Seen::Job(Box::new(job))
             }
-            Err(AwsError::NotFound(_)) => Seen::Absent,
+            Err(AwsError::NotFound(_)) => match self.deleted(attempt) {
+                Some(job) => Seen::Job(Box::new(job)),
+                None => Seen::Absent,
+            },
             Err(error) => Seen::NoAnswer(error.to_string()),
         };
+    }
+
+    /// An endpoint that is gone, after it was seen to be deleted: since then it is not billed.
+    fn deleted(&self, attempt: &Attempt) -> Option<ObservedJob> {
+        let is_endpoint = self.trial.kind == JobKind::Endpoint;
+        let was_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
+        let span = attempt.started_at.zip(attempt.modified_at);
+        let (start, end) = span.filter(|_| is_endpoint && was_deleting)?;
+        Some(ObservedJob::deleted(&attempt.job_name, start, end))
+    }
+
+    /// SageMaker stops no batch transform by itself.
+    fn runtime_limit(&self) -> Option<TimeDelta> {
+        let plan = self.trial.plan.as_ref()?;
+        let limit = plan.transform.as_ref()?.max_runtime_seconds;
+        Some(TimeDelta::seconds(i64::from(limit)))
     }
 
     /// Checks tags at the first look, and only for a sample of jobs. A failed read is not repeated.
@@ -170,120 +187,15 @@ impl Hand<'_> {
         }
     }
 
-    /// Plans an attempt with the current price and worst case: a trial may have waited long, and a
-    /// retry may come days later.
-    async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        let Some(mut plan) = self.trial.plan.clone() else {
-            self.app
-                .store
-                .end_without_attempt(self.trial, TrialState::Parked, UNREADABLE, now)
-                .await?;
-            return Ok(false);
-        };
-        let region = &self.trial.region;
-        let of = PricesOf {
-            kind: self.trial.kind,
-            region,
-            instance_types: std::slice::from_ref(&plan.instance_type),
-        };
-        let tariffs = self.app.store.tariffs(self.trial.project_id, of).await?;
-        let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
-        let Some((price, request)) = current.zip(plan.job()) else {
-            self.app
-                .store
-                .refuse(
-                    self.trial,
-                    "its price is unknown, so its cost cannot be bounded; set one with PUT /v1/prices and start a new experiment",
-                    now,
-                )
-                .await?;
-            return Ok(false);
-        };
-        // The transfer time of its weights and data was computed with the plan.
-        let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
-        let spacing = self.app.settings.metrics_spacing();
-        let worst =
-            worst_case::worst_case(request, transfer, tariffs.as_ref(), &price, spacing, now);
-        plan.price = Some(price.clone());
-        plan.worst_case = Some(worst);
-        let id = JobId(ids::fresh());
-        let job_name = request::job_name(&self.app.settings.installation, id.0);
-        if self.has_earlier_job(now).await? {
-            let at = now + self.app.settings.policy.poll;
-            self.app
-                .store
-                .requeue(
-                    self.trial,
-                    Due::because(at, EARLIER_JOB),
-                    worst.training_usd,
-                    now,
-                )
-                .await?;
-            return Ok(false);
-        }
-        crash::point("before_plan");
-        let applied = self
-            .app
-            .store
-            .plan_attempt(self.trial, id, &job_name, &plan, &price, now)
-            .await?;
-        crash::point("after_plan");
-        match applied {
-            Applied::Stale => Ok(false),
-            Applied::OverBudget => self.wait_for_budget(&worst, now).await,
-            Applied::Done => {
-                self.attempt = Some(planned(self.trial, id, job_name, &worst, &price, now));
-                self.seen = Seen::NotLooked;
-                self.planned_here = Some(id);
-                Ok(true)
-            }
-        }
-    }
-
-    /// The budget is read after the refusal, so money may have been released meanwhile; the next
-    /// claim finds it.
-    async fn wait_for_budget(
-        &self,
-        worst: &WorstCase,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let store = &self.app.store;
-        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
-        let means = store.means(self.trial.experiment_id).await?;
-        let project = store.project(self.trial.project_id).await?;
-        let Some((means, project)) = means.zip(project) else {
-            return Ok(false);
-        };
-        let held_back = match means.state {
-            ExperimentState::Running => means.paused_reason.as_deref(),
-            ExperimentState::Cancelling
-            | ExperimentState::Completed
-            | ExperimentState::Failed
-            | ExperimentState::Cancelled => Some("cancelled"),
-        };
-        let shared = Balance {
-            budget_usd: project.budget_usd,
-            reserved_usd: project.reserved_usd,
-            settled_usd: project.settled_usd,
-        };
-        match shortfall(worst.total_usd, &means.balance, &shared, held_back) {
-            Shortfall::Never { why } => {
-                store.refuse(self.trial, &why, now).await?;
-            }
-            Shortfall::Wait { why } => {
-                let at = now + self.app.settings.policy.poll * 2;
-                store
-                    .requeue(self.trial, Due::because(at, &why), worst.training_usd, now)
-                    .await?;
-            }
-        }
-        Ok(false)
-    }
-
     /// Sends the request of this attempt.
     async fn send(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let (marker, trial) = (attempt.id.to_string(), self.trial.id.to_string());
         let (aws, name) = (&self.app.place.aws, &attempt.job_name);
+        let names = Names {
+            job: name,
+            marker: &marker,
+            trial: &trial,
+        };
         // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
         Ok(match self.trial.plan.as_ref().and_then(TrialPlan::job) {
@@ -293,8 +205,20 @@ impl Hand<'_> {
                 aws.create(JobRequest::Training(&request)).await
             }
             Some(JobRequest::Processing(template)) => {
-                let request = request::processing_attempt(template, name, &marker, &trial);
+                let request = attempt::processing(template, names);
                 aws.create(JobRequest::Processing(&request)).await
+            }
+            Some(JobRequest::Tuning(template)) => {
+                let request = attempt::tuning(template, names);
+                aws.create(JobRequest::Tuning(&request)).await
+            }
+            Some(JobRequest::Transform(template)) => {
+                let request = attempt::transform(template, names);
+                aws.create(JobRequest::Transform(&request)).await
+            }
+            Some(JobRequest::Endpoint(template)) => {
+                let request = attempt::endpoint(template, names);
+                aws.create(JobRequest::Endpoint(&request)).await
             }
             None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
         })
@@ -387,7 +311,7 @@ impl Hand<'_> {
 
     /// Only one job of a trial runs at a time. An earlier job that cannot be stopped or described
     /// within [`EARLIER_JOB_HOLDS`] has raised its alarm, and the trial continues without it.
-    async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    pub(super) async fn has_earlier_job(&self, now: DateTime<Utc>) -> Result<bool, StoreError> {
         self.app
             .store
             .has_unsettled_orphan(self.trial.id, now - EARLIER_JOB_HOLDS)
@@ -475,7 +399,7 @@ impl Hand<'_> {
 
     /// A failed stop is retried soon; after an accepted one, the job is polled when it should be
     /// over.
-    async fn stop(&self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    async fn stop(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
         if !self.app.fence.may_stop(now) {
             at = now + self.app.settings.policy.poll;
@@ -492,12 +416,36 @@ impl Hand<'_> {
         {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
+        } else if self.trial.kind == JobKind::Endpoint {
+            // It is not billed any more; once it is gone, nobody tells since when.
+            self.look().await;
         }
         self.app
             .store
             .record_look(self.trial, attempt, self.job(), 0, at, now)
             .await?;
         Ok(false)
+    }
+
+    /// Deletes what a job leaves behind, before its end is written: nobody would look for it afterwards. What may not
+    /// be deleted stays; it costs nothing.
+    async fn clean_up(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
+        let kind = self.trial.kind;
+        if !matches!(kind, JobKind::Transform | JobKind::Endpoint)
+            || !self.app.fence.may_stop(self.app.clock.now())
+        {
+            return Ok(Ok(()));
+        }
+        let revisions = self.app.store.endpoint_revisions_of(self.trial.id).await?;
+        let aws = &self.app.place.aws;
+        let done = aws.clean_up(kind, &attempt.job_name, revisions).await;
+        Ok(match done {
+            Err(error @ (AwsError::Denied(_) | AwsError::Rejected { .. })) => {
+                tracing::warn!(%error, job = attempt.job_name, "its model or configuration is left behind");
+                Ok(())
+            }
+            done => done,
+        })
     }
 
     async fn settle(
@@ -511,6 +459,13 @@ impl Hand<'_> {
         // name.
         let job = ending.billable_seconds.and(self.job());
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
+        if let Err(error) = self.clean_up(attempt).await? {
+            let at = now + self.app.settings.policy.poll;
+            let why = format!("its model cannot be deleted yet: {error}");
+            let store = &self.app.store;
+            store.release_lease(self.trial, at, Some(&why)).await?;
+            return Ok(false);
+        }
         let metrics_at = self
             .app
             .settings
@@ -529,45 +484,5 @@ impl Hand<'_> {
             .await?;
         crash::point("after_settle");
         Ok(false)
-    }
-}
-
-/// An attempt as it was just committed.
-fn planned(
-    trial: &Claimed,
-    id: JobId,
-    job_name: String,
-    worst: &WorstCase,
-    price: &Price,
-    now: DateTime<Utc>,
-) -> Attempt {
-    Attempt {
-        id,
-        trial_id: trial.id,
-        number: trial.attempts_made + 1,
-        job_name,
-        price_id: price.id,
-        usd_per_hour: price.usd_per_hour,
-        reserved_training_usd: worst.training_usd,
-        reserved_metrics_usd: worst.metrics_usd,
-        phase: AttemptPhase::Planned,
-        absent: 0,
-        postponed: 0,
-        job_status: None,
-        secondary_status: None,
-        failure_reason: None,
-        transitions: Vec::new(),
-        training_seconds: None,
-        billable_seconds: None,
-        billing_estimated: false,
-        metrics_requested: 0,
-        planned_at: now,
-        started_at: None,
-        ended_at: None,
-        is_compared: false,
-        checkpoint_at: None,
-        training_since: None,
-        modified_at: None,
-        listed_at: None,
     }
 }

@@ -6,7 +6,7 @@ use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob, WarmPool};
-use bakeoff_planner::render::request;
+use bakeoff_planner::render::attempt;
 use chrono::{DateTime, Utc};
 
 use crate::app::App;
@@ -33,7 +33,7 @@ pub(super) async fn adopt(
             return Ok(false);
         }
     };
-    let Some(attempt) = own_attempt(app, &job) else {
+    let Some(attempt) = own_attempt(app, kind, &job) else {
         return Ok(true);
     };
     let is_running = job.status == JobStatus::InProgress;
@@ -75,9 +75,10 @@ pub(super) async fn adopt(
 
 /// The attempt named by a job's marker, if it belongs to this installation and matches the job's
 /// name.
-fn own_attempt(app: &App, job: &ObservedJob) -> Option<JobId> {
+fn own_attempt(app: &App, kind: JobKind, job: &ObservedJob) -> Option<JobId> {
     let attempt: JobId = job.marker.as_ref()?.parse().ok()?;
-    (request::job_name(&app.settings.installation, attempt.0) == job.job_name).then_some(attempt)
+    let name = attempt::job_name(kind, &app.settings.installation, attempt.0);
+    (name == job.job_name).then_some(attempt)
 }
 
 /// The trial named by a job's tag; an error if the tags may become readable later.
@@ -192,7 +193,8 @@ pub(super) async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result
             return Ok(false);
         }
     };
-    let Some(attempt) = own_attempt(app, &job).filter(|_| job.status.is_over()) else {
+    let Some(attempt) = own_attempt(app, JobKind::Training, &job).filter(|_| job.status.is_over())
+    else {
         return Ok(true);
     };
     let now = app.clock.now();

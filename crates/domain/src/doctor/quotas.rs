@@ -58,7 +58,7 @@ fn by_type(quotas: &[Quota]) -> BTreeMap<&str, Allowed> {
         match quota.usage {
             Usage::OnDemand => allowed.on_demand = Some(quota.instances),
             Usage::Spot => allowed.spot = Some(quota.instances),
-            Usage::WarmPool | Usage::Processing => {}
+            Usage::WarmPool | Usage::Processing | Usage::Transform | Usage::Endpoint => {}
         }
     }
     all

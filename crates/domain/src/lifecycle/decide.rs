@@ -44,6 +44,8 @@ pub struct AttemptFacts {
     pub may_be_under_way: bool,
     /// When billing began, as last seen.
     pub started_at: Option<DateTime<Utc>>,
+    /// How long it may run before we stop it, where SageMaker has no limit of its own.
+    pub runtime_limit: Option<TimeDelta>,
     /// Periods without instances, as last seen.
     pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
@@ -304,10 +306,16 @@ fn with_job(
         },
         // An unknown status means that the job is not over.
         JobStatus::InProgress | JobStatus::Unknown(_) if situation.stop_requested => Decision::Stop,
-        // A listing or an event requests an earlier poll when there is news.
-        JobStatus::InProgress | JobStatus::Unknown(_) => Decision::LookAgain {
-            at: situation.now + policy.net,
-        },
+        JobStatus::InProgress | JobStatus::Unknown(_) => {
+            // A listing or an event requests an earlier poll when there is news.
+            let net = situation.now + policy.net;
+            match limit(attempt, job) {
+                Some(limit) if limit <= situation.now => Decision::Stop,
+                limit => Decision::LookAgain {
+                    at: limit.map_or(net, |limit| limit.min(net)),
+                },
+            }
+        }
         JobStatus::Stopping => Decision::LookAgain {
             at: situation.now + STOP_TAKES,
         },
@@ -324,6 +332,9 @@ fn with_job(
                 JobPhase::RuntimeLimit => "stopped at its maximum runtime",
                 JobPhase::WaitLimit => "stopped at its maximum wait for spot capacity",
                 _ if situation.stop_requested => situation.stop_reason(),
+                _ if limit(attempt, job).is_some_and(|limit| limit <= situation.now) => {
+                    "stopped at its maximum runtime"
+                }
                 _ => "stopped in SageMaker by someone else",
             };
             Decision::End(ended(
@@ -337,6 +348,12 @@ fn with_job(
         }
         JobStatus::Failed => failed(situation, attempt, job, policy),
     }
+}
+
+/// When we stop a job that SageMaker would let run on.
+fn limit(attempt: &AttemptFacts, job: &ObservedJob) -> Option<DateTime<Utc>> {
+    let begun = job.started_at.or(job.created_at)?;
+    Some(begun + attempt.runtime_limit?)
 }
 
 fn failed(

@@ -35,6 +35,9 @@ impl EntryResource {
             Self::Job => match kind {
                 JobKind::Training => EntryComponent::Training,
                 JobKind::Processing => EntryComponent::Processing,
+                JobKind::Tuning => EntryComponent::Tuning,
+                JobKind::Transform => EntryComponent::Transform,
+                JobKind::Endpoint => EntryComponent::Hosting,
             },
             Self::WarmPool => EntryComponent::WarmPool,
             Self::OrphanedJob => EntryComponent::OrphanedJob,
@@ -49,6 +52,12 @@ named! {
         Training = "training",
         /// The instances of a processing job.
         Processing = "processing",
+        /// The instances of the trials of a tuning job.
+        Tuning = "tuning",
+        /// The instances of a batch transform job.
+        Transform = "transform",
+        /// The instances of an endpoint.
+        Hosting = "hosting",
         /// Instances kept after a job.
         WarmPool = "warm_pool",
         /// The volumes of jobs and warm pools.
@@ -75,9 +84,13 @@ impl EntryComponent {
     /// The unit of its costs.
     pub fn unit(self) -> EntryUnit {
         match self {
-            Self::Training | Self::Processing | Self::WarmPool | Self::OrphanedJob => {
-                EntryUnit::InstanceSeconds
-            }
+            Self::Training
+            | Self::Processing
+            | Self::Tuning
+            | Self::Transform
+            | Self::Hosting
+            | Self::WarmPool
+            | Self::OrphanedJob => EntryUnit::InstanceSeconds,
             Self::Storage => EntryUnit::GbSeconds,
             Self::Cloudwatch => EntryUnit::MetricsRequested,
         }

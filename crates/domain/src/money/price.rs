@@ -64,6 +64,11 @@ pub enum Component {
     /// USD per instance-hour of a processing job. Where AWS's list has been read; elsewhere the rate of
     /// training stands for it: ml.m5.xlarge costs $0.23 as both (us-east-1, Price List, 2026).
     Processing,
+    /// USD per instance-hour of a batch transform job; as for processing.
+    Transform,
+    /// USD per instance-hour of an endpoint; as for processing: ml.m5.large costs $0.115 as both (us-east-1, Price
+    /// List, 2026).
+    Hosting,
     /// USD per GB-month of the volume, on types without local NVMe.
     Storage,
     /// CloudWatch GetMetricData: USD per 1,000 metrics requested.
@@ -71,9 +76,11 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::Training,
         Self::Processing,
+        Self::Transform,
+        Self::Hosting,
         Self::Storage,
         Self::Cloudwatch,
     ];
@@ -82,6 +89,8 @@ impl Component {
         match self {
             Self::Training => "training",
             Self::Processing => "processing",
+            Self::Transform => "transform",
+            Self::Hosting => "hosting",
             Self::Storage => "storage",
             Self::Cloudwatch => "cloudwatch",
         }
@@ -91,6 +100,14 @@ impl Component {
         Self::ALL
             .into_iter()
             .find(|component| component.as_str() == text)
+    }
+
+    /// Whether it is the price of an instance-hour.
+    pub fn is_of_instances(self) -> bool {
+        match self {
+            Self::Training | Self::Processing | Self::Transform | Self::Hosting => true,
+            Self::Storage | Self::Cloudwatch => false,
+        }
     }
 }
 

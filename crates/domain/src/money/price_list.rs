@@ -149,6 +149,9 @@ fn what(attributes: &Attributes) -> Option<(Component, Option<String>, &'static 
     let of_instances = match kind.as_str() {
         "Training" => Some(Component::Training),
         "Processing" => Some(Component::Processing),
+        "Hosting" => Some(Component::Hosting),
+        // Its component was not seen; its usage types begin so.
+        _ if attributes.usagetype.contains("Tsform:") => Some(Component::Transform),
         _ => None,
     };
     if let Some(component) = of_instances
@@ -256,7 +259,7 @@ mod tests {
         let attribute = |name: &'static str, value: &'static str| {
             with(move |item| item["product"]["attributes"][name] = json!(value)).unwrap_err()
         };
-        for other in ["Hosting", "SpotTraining", "Studio-JupyterLab", "Cluster"] {
+        for other in ["Notebook", "SpotTraining", "Studio-JupyterLab", "Cluster"] {
             assert!(attribute("platoinstancetype", other).is_expected, "{other}");
         }
         assert!(attribute("locationType", "AWS Local Zone").is_expected);

@@ -48,19 +48,23 @@ pub fn worst_case(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
-    let (runtime, count) = (request.max_runtime_seconds(), request.instance_count());
-    // A processing job has no spot capacity to wait for, no warm pool, and no metrics that are read.
-    let (wait, keep_alive, series) = match request {
+    let count = request.instance_count();
+    // Only training jobs of our own have a warm pool, and metrics that are read.
+    let (span, keep_alive, series) = match request {
         JobRequest::Training(training) => (
-            training.max_wait_seconds,
+            training
+                .max_wait_seconds
+                .unwrap_or(training.max_runtime_seconds),
             u64::from(training.keep_alive_seconds.unwrap_or(0)),
             metric_series(training),
         ),
-        JobRequest::Processing(_) => (None, 0, 0),
+        JobRequest::Processing(_)
+        | JobRequest::Tuning(_)
+        | JobRequest::Transform(_)
+        | JobRequest::Endpoint(_) => (0, 0, 0),
     };
-    let span = wait.unwrap_or(runtime);
-    let billed_seconds = cost::longest_billed_seconds(runtime, transfer_seconds);
-    let last = u64::from(span) + (billed_seconds - u64::from(runtime)) + keep_alive;
+    let billed_seconds = request.billed_seconds_max(transfer_seconds);
+    let last = billed_seconds + request.waits_seconds_max() + keep_alive;
     let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
     let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);

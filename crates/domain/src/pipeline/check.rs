@@ -3,14 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::reference::{self, Reference};
-use super::{Flaw, StepKind, processing};
+use super::{Flaw, StepKind, processing, tuning};
 use crate::finding::nearest;
 use crate::money::Usd;
 use crate::sagemaker::is_region;
-use crate::spec::pipeline::{PipelineSpec, ProcessingSpec, StepSpec};
+use crate::serving::check as serving;
+use crate::spec::pipeline::{PipelineSpec, StepSpec};
 
 pub const STEPS_MAX: usize = 50;
 const NAME_MAX: usize = 100;
@@ -36,6 +38,14 @@ impl StepKind {
             Self::Processing => &["outputs", "message", "job_name"],
             Self::Experiment | Self::FullRun => &["experiment_id", "headline", "winner"],
             Self::Model => &["model_package_id", "arn", "version", "group"],
+            Self::Tuning => &["best", "candidates", "metric", "goal"],
+            Self::Transform => &["output_s3_uri", "job_name"],
+            Self::Endpoint => &[
+                "endpoint_id",
+                "endpoint_name",
+                "expires_at",
+                "model_package_id",
+            ],
         }
     }
 }
@@ -189,7 +199,7 @@ fn of_step(step: &StepSpec, pointer: &str) -> Vec<Flaw> {
     }
     let bodies = step.bodies();
     let [(kind, body)] = bodies.as_slice() else {
-        let detail = "must have exactly one of processing, experiment, full_run and model";
+        let detail = "must have exactly one of processing, experiment, full_run, tuning, model, transform and endpoint";
         flaws.push(Flaw::new(
             pointer,
             detail,
@@ -206,16 +216,26 @@ fn of_step(step: &StepSpec, pointer: &str) -> Vec<Flaw> {
             "write ${step.member}, or $${ for a literal ${",
         )
     }));
-    if *kind == StepKind::Processing {
-        flaws.extend(of_processing(body, &pointer));
-    }
+    flaws.extend(of_body(*kind, body, &pointer));
     flaws
 }
 
-/// Of a body that cannot be read, or not yet because a number in it is a reference, nothing is said here.
-fn of_processing(body: &Value, pointer: &str) -> Vec<Flaw> {
-    let spec = serde_json::from_value::<ProcessingSpec>(body.clone());
-    spec.map_or_else(|_| Vec::new(), |spec| processing::flaws(&spec, pointer))
+/// Of a body that cannot be read, or not yet because a number in it is a reference, nothing is said here; neither
+/// of those that others check.
+fn of_body(kind: StepKind, body: &Value, pointer: &str) -> Vec<Flaw> {
+    fn read<T: DeserializeOwned>(body: &Value) -> Option<T> {
+        serde_json::from_value(body.clone()).ok()
+    }
+    let flaws = match kind {
+        StepKind::Processing => read(body).map(|spec| processing::flaws(&spec, pointer)),
+        StepKind::Tuning => read(body).map(|spec| tuning::flaws(&spec, pointer)),
+        StepKind::Transform => {
+            read(body).map(|spec| serving::transform_flaws(&spec, pointer, None))
+        }
+        StepKind::Endpoint => read(body).map(|spec| serving::endpoint_flaws(&spec, pointer, None)),
+        StepKind::Experiment | StepKind::FullRun | StepKind::Model => None,
+    };
+    flaws.unwrap_or_default()
 }
 
 /// The places of the steps that a step needs: those that it names, and those that it refers to.

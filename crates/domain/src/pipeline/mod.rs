@@ -5,6 +5,7 @@ pub mod check;
 pub mod decide;
 pub mod processing;
 pub mod reference;
+pub mod tuning;
 
 use serde_json::Value;
 
@@ -46,8 +47,14 @@ named! {
         Experiment = "experiment",
         /// The full run of an answer.
         FullRun = "full_run",
+        /// A hyperparameter tuning.
+        Tuning = "tuning",
         /// A version in the Model Registry.
         Model = "model",
+        /// A batch transform job.
+        Transform = "transform",
+        /// A model put into service.
+        Endpoint = "endpoint",
     }
 }
 
@@ -70,7 +77,10 @@ impl StepSpec {
             (StepKind::Processing, &self.processing),
             (StepKind::Experiment, &self.experiment),
             (StepKind::FullRun, &self.full_run),
+            (StepKind::Tuning, &self.tuning),
             (StepKind::Model, &self.model),
+            (StepKind::Transform, &self.transform),
+            (StepKind::Endpoint, &self.endpoint),
         ];
         let given = all.into_iter();
         given
@@ -89,7 +99,11 @@ pub struct Flaw {
 }
 
 impl Flaw {
-    fn new(pointer: impl Into<String>, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        pointer: impl Into<String>,
+        detail: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self {
             pointer: pointer.into(),
             detail: detail.into(),

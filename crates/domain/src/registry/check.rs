@@ -207,9 +207,9 @@ fn escaped(name: &str) -> String {
 
 /// Types that do not serve, or do not hold the weights.
 fn types(serving: Serving, wanted: &[String], weights_gib: f64, flaws: &mut Flaws) {
-    let (list, what) = match serving {
-        Serving::Endpoint => ("/realtime_instance_types", "an endpoint"),
-        Serving::Transform => ("/transform_instance_types", "a batch transform"),
+    let list = match serving {
+        Serving::Endpoint => "/realtime_instance_types",
+        Serving::Transform => "/transform_instance_types",
     };
     flaws.add_unless(
         wanted.len() <= LIST_MAX,
@@ -219,20 +219,28 @@ fn types(serving: Serving, wanted: &[String], weights_gib: f64, flaws: &mut Flaw
     );
     for (index, name) in wanted.iter().enumerate().take(LIST_MAX) {
         let pointer = format!("{list}/{index}");
-        if !serving.offers(name) {
-            let detail = format!("SageMaker does not run {what} on {name}");
-            flaws.add_unless(false, &pointer, &detail, &smallest(serving, weights_gib));
-            continue;
-        }
-        // Of types that are not in the catalog, nothing is known.
-        let memory = catalog::find(name).and_then(accelerator_gib);
-        if let Some(memory) = memory.filter(|memory| weights_gib > memory * WEIGHTS_SHARE_MAX) {
-            let detail = format!(
-                "the weights take {weights_gib:.1} GiB, more than 85 % of the {memory:.0} GiB of accelerator memory of {name}"
-            );
-            flaws.add_unless(false, &pointer, &detail, &smallest(serving, weights_gib));
+        if let Some((detail, fix)) = unfit(serving, name, weights_gib) {
+            flaws.add_unless(false, &pointer, &detail, &fix);
         }
     }
+}
+
+/// Why a type does not serve weights of a size, and what to do.
+pub(crate) fn unfit(serving: Serving, name: &str, weights_gib: f64) -> Option<(String, String)> {
+    let fix = || smallest(serving, weights_gib);
+    if !serving.offers(name) {
+        let what = match serving {
+            Serving::Endpoint => "an endpoint",
+            Serving::Transform => "a batch transform",
+        };
+        return Some((format!("SageMaker does not run {what} on {name}"), fix()));
+    }
+    // Of types that are not in the catalog, nothing is known.
+    let memory = catalog::find(name).and_then(accelerator_gib)?;
+    let detail = format!(
+        "the weights take {weights_gib:.1} GiB, more than 85 % of the {memory:.0} GiB of accelerator memory of {name}"
+    );
+    (weights_gib > memory * WEIGHTS_SHARE_MAX).then(|| (detail, fix()))
 }
 
 fn accelerator_gib(instance: &InstanceType) -> Option<f64> {

@@ -8,6 +8,9 @@ pub fn job(kind: JobKind, region: &str, job_name: &str) -> String {
     let page = match kind {
         JobKind::Training => "jobs",
         JobKind::Processing => "processing-jobs",
+        JobKind::Tuning => "hyper-tuning-jobs",
+        JobKind::Transform => "transform-jobs",
+        JobKind::Endpoint => "endpoints",
     };
     format!(
         "https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/{page}/{job_name}"

@@ -8,8 +8,12 @@ use super::kind::JobKind;
 /// The log group of the jobs of a kind.
 pub fn group(kind: JobKind) -> &'static str {
     match kind {
-        JobKind::Training => "/aws/sagemaker/TrainingJobs",
+        // A tuning job has no log; its trials are training jobs.
+        JobKind::Training | JobKind::Tuning => "/aws/sagemaker/TrainingJobs",
         JobKind::Processing => "/aws/sagemaker/ProcessingJobs",
+        JobKind::Transform => "/aws/sagemaker/TransformJobs",
+        // Each endpoint has a group of its own below it.
+        JobKind::Endpoint => "/aws/sagemaker/Endpoints",
     }
 }
 

@@ -1,6 +1,7 @@
 //! SageMaker in domain terms: requests, observed jobs, and the ports that reach it.
 
 pub mod error;
+pub mod hosting;
 pub mod kind;
 pub mod limiter;
 pub mod links;
@@ -12,6 +13,7 @@ pub mod processing;
 pub mod quota;
 pub mod request;
 pub mod requested;
+pub mod tuning;
 
 /// Whether a text looks like the name of a region, such as `us-east-1`.
 pub fn is_region(text: &str) -> bool {

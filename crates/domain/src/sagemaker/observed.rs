@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::JobKind;
 use super::phase::JobPhase;
+use super::tuning::TunedTrials;
 use crate::money::bill;
 
 /// TrainingJobStatus. A value AWS adds later is kept as text and counts as not finished.
@@ -112,6 +113,9 @@ pub struct ObservedJob {
     /// ExitMessage of a processing job: what its container left in `/opt/ml/output/message`, at most 1 KB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_message: Option<String>,
+    /// The trials of a tuning job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuned: Option<TunedTrials>,
 }
 
 /// The result of a rule of the debugger or profiler (DebugRuleEvaluationStatuses and
@@ -149,6 +153,33 @@ impl ObservedJob {
         JobPhase::of(&self.secondary_status)
     }
 
+    /// An endpoint that was deleted: SageMaker keeps nothing of it.
+    pub fn deleted(name: &str, start: DateTime<Utc>, end: DateTime<Utc>) -> Self {
+        let seconds = Some(seconds_between(start, end));
+        Self {
+            job_name: name.to_owned(),
+            arn: String::new(),
+            marker: None,
+            status: JobStatus::Stopped,
+            secondary_status: "Deleted".to_owned(),
+            failure_reason: None,
+            created_at: Some(start),
+            modified_at: Some(end),
+            started_at: Some(start),
+            ended_at: Some(end),
+            training_seconds: seconds,
+            billable_seconds: seconds,
+            transitions: Vec::new(),
+            warm_pool: None,
+            final_metrics: Vec::new(),
+            actual: Actual::default(),
+            model_s3_uri: None,
+            rules: Vec::new(),
+            exit_message: None,
+            tuned: None,
+        }
+    }
+
     /// A job whose billing began at `start`, for tests.
     #[cfg(test)]
     pub(crate) fn sample(
@@ -177,6 +208,7 @@ impl ObservedJob {
             model_s3_uri: None,
             rules: vec![],
             exit_message: None,
+            tuned: None,
         }
     }
 
@@ -280,4 +312,7 @@ pub struct Actual {
     pub keep_alive_seconds: Option<u32>,
     pub checkpoint_s3_uri: Option<String>,
     pub metric_names: Vec<String>,
+    /// EndpointConfigName of an endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_name: Option<String>,
 }

@@ -11,12 +11,15 @@ use crate::checkpoint::StoredObject;
 use crate::doctor::questions::{Decision, Question, RoleFound};
 use crate::doctor::{Caller, EcrImage};
 use crate::registry::{Approval, ModelPackageRequest, ObservedPackage};
+use crate::sagemaker::hosting::{EndpointRequest, ModelRequest, TransformJobRequest};
 use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::quota::Quota;
 use crate::sagemaker::request::TrainingJobRequest;
+use crate::sagemaker::tuning::{TunedTrial, TuningJobRequest};
+use crate::spec::pipeline::serving::SmokeTest;
 
 /// SageMaker training jobs.
 #[async_trait]
@@ -42,6 +45,69 @@ pub trait ProcessingJobs: Send + Sync {
     /// As [`TrainingJobs::list`].
     async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
 }
+
+/// SageMaker hyperparameter tuning jobs.
+#[async_trait]
+pub trait TuningJobs: Send + Sync {
+    async fn create(&self, request: &TuningJobRequest) -> Result<(), AwsError>;
+    /// Without its trials.
+    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
+    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
+    /// As [`TrainingJobs::list`].
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+    /// A page of the trials of a tuning job. What spot saved is not in it.
+    async fn trials(
+        &self,
+        job_name: &str,
+        token: Option<String>,
+    ) -> Result<Page<TunedTrial>, AwsError>;
+}
+
+/// SageMaker batch transform jobs.
+#[async_trait]
+pub trait TransformJobs: Send + Sync {
+    /// Without its model.
+    async fn create(&self, request: &TransformJobRequest) -> Result<(), AwsError>;
+    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
+    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
+    /// As [`TrainingJobs::list`].
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+}
+
+/// An endpoint's request to create or update it: which configuration it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointCall<'a> {
+    pub endpoint: &'a str,
+    pub config: &'a str,
+    pub tags: &'a BTreeMap<String, String>,
+}
+
+/// Models, endpoint configurations and endpoints.
+#[async_trait]
+pub trait Endpoints: Send + Sync {
+    async fn create_model(
+        &self,
+        name: &str,
+        model: &ModelRequest,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<(), AwsError>;
+    /// A configuration with one variant, whose model has the same name.
+    async fn create_config(&self, name: &str, request: &EndpointRequest) -> Result<(), AwsError>;
+    async fn create(&self, call: EndpointCall<'_>) -> Result<(), AwsError>;
+    async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError>;
+    /// Without its marker, which is a tag. What is not there any more is not found.
+    async fn describe(&self, name: &str) -> Result<ObservedJob, AwsError>;
+    /// As [`TrainingJobs::list`]; deleted endpoints are not listed.
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+    async fn delete(&self, name: &str) -> Result<(), AwsError>;
+    async fn delete_config(&self, name: &str) -> Result<(), AwsError>;
+    async fn delete_model(&self, name: &str) -> Result<(), AwsError>;
+    /// Sends a request to an endpoint that serves, and returns the answer, at most [`ANSWER_MAX`] bytes of it.
+    async fn invoke(&self, name: &str, test: &SmokeTest) -> Result<Vec<u8>, AwsError>;
+}
+
+/// Bytes of an endpoint's answer that are read.
+pub const ANSWER_MAX: usize = 1024 * 1024;
 
 /// Selects a page of ListTrainingJobs or ListProcessingJobs, or of ListModelPackages, where the fragment is the whole name of
 /// the group.
@@ -240,6 +306,8 @@ pub trait Objects: Send + Sync {
 pub enum Products {
     TrainingInstances,
     ProcessingInstances,
+    HostingInstances,
+    TransformInstances,
     Volumes,
 }
 

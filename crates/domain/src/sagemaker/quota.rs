@@ -19,6 +19,10 @@ pub enum Usage {
     WarmPool,
     /// Instances of processing jobs.
     Processing,
+    /// Instances of batch transform jobs.
+    Transform,
+    /// Instances of endpoints.
+    Endpoint,
 }
 
 impl Usage {
@@ -28,10 +32,19 @@ impl Usage {
             Self::Spot => "spot",
             Self::WarmPool => "warm_pool",
             Self::Processing => "processing",
+            Self::Transform => "transform",
+            Self::Endpoint => "endpoint",
         }
     }
 
-    const ALL: [Self; 4] = [Self::OnDemand, Self::Spot, Self::WarmPool, Self::Processing];
+    const ALL: [Self; 6] = [
+        Self::OnDemand,
+        Self::Spot,
+        Self::WarmPool,
+        Self::Processing,
+        Self::Transform,
+        Self::Endpoint,
+    ];
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|usage| usage.as_str() == text)
@@ -41,8 +54,10 @@ impl Usage {
     pub fn of(kind: JobKind, option: PurchaseOption) -> Self {
         match (kind, option) {
             (JobKind::Processing, _) => Self::Processing,
-            (JobKind::Training, PurchaseOption::OnDemand) => Self::OnDemand,
-            (JobKind::Training, PurchaseOption::Spot) => Self::Spot,
+            (JobKind::Transform, _) => Self::Transform,
+            (JobKind::Endpoint, _) => Self::Endpoint,
+            (JobKind::Training | JobKind::Tuning, PurchaseOption::OnDemand) => Self::OnDemand,
+            (JobKind::Training | JobKind::Tuning, PurchaseOption::Spot) => Self::Spot,
         }
     }
 
@@ -53,6 +68,8 @@ impl Usage {
             Self::Spot => "spot training job usage",
             Self::WarmPool => "training warm pool usage",
             Self::Processing => "processing job usage",
+            Self::Transform => "transform job usage",
+            Self::Endpoint => "endpoint usage",
         }
     }
 }
@@ -93,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_four_names_are_read_and_others_are_not_ours() {
+    fn the_names_are_read_and_others_are_not_ours() {
         let usage = |name| Quota::parse(name, 8.0).map(|quota| (quota.usage, quota.instances));
         assert_eq!(
             usage("ml.p5.48xlarge for training job usage"),
@@ -111,7 +128,15 @@ mod tests {
             usage("ml.m5.xlarge for processing job usage"),
             Some((Usage::Processing, 8))
         );
-        assert_eq!(usage("ml.p5.48xlarge for endpoint usage"), None);
+        assert_eq!(
+            usage("ml.g5.xlarge for transform job usage"),
+            Some((Usage::Transform, 8))
+        );
+        assert_eq!(
+            usage("ml.p5.48xlarge for endpoint usage"),
+            Some((Usage::Endpoint, 8))
+        );
+        assert_eq!(usage("ml.m5.xlarge for notebook instance usage"), None);
         assert_eq!(usage("Number of notebooks for training job usage"), None);
     }
 }

@@ -45,7 +45,9 @@ fn finding(
     let kind = &candidate.instance_type;
     let name = quota.usage.quota_name();
     let effect = match quota.usage {
-        Usage::OnDemand | Usage::Processing => "its trials wait until that is raised",
+        Usage::OnDemand | Usage::Processing | Usage::Transform | Usage::Endpoint => {
+            "its trials wait until that is raised"
+        }
         Usage::Spot => "its spot trials wait until that is raised",
         Usage::WarmPool => "none of its instances are kept for the next trial",
     };

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::{Debugger, MARKER, Profiler, TrainingJobRequest};
 use bakeoff_domain::spec::{
     Candidate, CandidateSpec, CpuOffload, ExperimentSpec, ParallelLibrary, Precision, ProfileSpec,
@@ -339,30 +338,4 @@ pub fn for_attempt(
         .insert("bakeoff:trial".to_owned(), trial.to_owned());
     sdk::name(&mut request);
     request
-}
-
-/// The same of a processing job.
-#[must_use]
-pub fn processing_attempt(
-    template: &ProcessingJobRequest,
-    job_name: &str,
-    marker: &str,
-    trial: &str,
-) -> ProcessingJobRequest {
-    let mut request = template.clone();
-    job_name.clone_into(&mut request.job_name);
-    for (name, value) in [(MARKER, marker), (TRIAL_VARIABLE, trial)] {
-        request
-            .environment
-            .insert(name.to_owned(), value.to_owned());
-    }
-    request
-        .tags
-        .insert("bakeoff:trial".to_owned(), trial.to_owned());
-    request
-}
-
-/// `bakeoff-<installation>-<attempt>`: 8 + 8 + 1 + 32 of SageMaker's 63 characters.
-pub fn job_name(installation: &str, attempt: uuid::Uuid) -> String {
-    format!("bakeoff-{installation}-{}", attempt.as_simple())
 }

@@ -4,6 +4,8 @@
 mod cloudwatch;
 pub(crate) mod describe;
 mod iam;
+mod kinds;
+mod listing;
 mod logs;
 mod processing;
 mod query;
@@ -45,6 +47,7 @@ pub(crate) fn router(region: Region) -> Router {
             post(cloudwatch::cbor),
         )
         .route("/BatchGetMetrics", post(iterations))
+        .route("/endpoints/{name}/invocations", post(kinds::invoke))
         .route("/_sim/record", get(record))
         .route("/_sim/requests/{name}", get(request))
         .route("/_sim/points/{name}", get(points))
@@ -68,12 +71,21 @@ async fn record(State(region): State<Region>) -> Response {
     axum::Json(region.with_time(|world, now| world.record(now))).into_response()
 }
 
-/// The CreateTrainingJob or CreateProcessingJob body of a job, as received.
+/// The body with which a job was created, as received; of an endpoint, those of its configuration and its model.
 async fn request(State(region): State<Region>, Path(name): Path<String>) -> Response {
     region
         .with(|world| {
             let training = world.job(&name).map(|job| job.request.clone());
-            training.or_else(|| Some(world.processing_job(&name)?.request.clone()))
+            let all = training.or_else(|| Some(world.processing_job(&name)?.request.clone()));
+            let all = all.or_else(|| {
+                let job = world.transforms.iter().find(|job| job.name == name)?;
+                Some(job.request.clone())
+            });
+            let all = all.or_else(|| {
+                let job = world.tunings.iter().find(|job| job.name == name)?;
+                Some(job.request.clone())
+            });
+            all.or_else(|| world.hosting.request(&world.account, &name))
         })
         .map_or_else(
             || StatusCode::NOT_FOUND.into_response(),

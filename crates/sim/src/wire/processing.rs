@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::sagemaker::{created_between, lost, offset_of, page_size};
+use super::listing::{created_between, lost, offset_of, page_size};
 use crate::processing::{self, ProcessingJob};
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;

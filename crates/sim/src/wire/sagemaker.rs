@@ -1,4 +1,4 @@
-//! SageMaker's operations on training jobs and tags, and the way to those on processing jobs and the Model Registry. All others answer with an error.
+//! SageMaker's operations on training jobs and tags, and the way to those on other kinds of job, endpoints and the Model Registry. All others answer with an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,17 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::describe::{describe, summary};
-use super::processing;
+use super::listing::{created_between, lost, offset_of, page_size};
+use super::{kinds, processing};
 use crate::checkpoints;
-use crate::epoch::epoch;
 use crate::job::Job;
 use crate::pools::PoolEnd;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
 use crate::registry::Call;
+use crate::request::tags;
 use crate::rules;
-use crate::world::{World, tags};
+use crate::world::World;
 
 pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
     region.with_time(|world, now| {
@@ -27,7 +28,20 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
         }
         match operation {
             "CreateTrainingJob" => create(region, world, body, now),
+            operation if kinds::HOSTING.contains(&operation) => {
+                kinds::hosting(world, operation, &body, now)
+            }
+            operation if kinds::TRANSFORM.contains(&operation) => {
+                kinds::transform(region, world, operation, body, now)
+            }
+            operation if kinds::TUNING.contains(&operation) => {
+                kinds::tuning(region, world, operation, body, now)
+            }
             "DescribeTrainingJob" => {
+                let name = body["TrainingJobName"].as_str().unwrap_or("");
+                if let Some(trial) = kinds::describe_trial(world, name, now) {
+                    return Ok(trial);
+                }
                 let job = find(world, &body, now)?;
                 let answer = describe(job, now - job.describe_lag);
                 let was_shown = std::mem::replace(&mut job.is_shown, true);
@@ -45,13 +59,13 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
             | "StopProcessingJob"
             | "DeleteProcessingJob"
             | "ListProcessingJobs" => processing::call(region, world, operation, body, now),
-            "AddTags" => add_tags(world, &body),
+            "AddTags" => add_tags(world, &body, now),
             "CreateModelPackageGroup"
             | "CreateModelPackage"
             | "DescribeModelPackage"
             | "ListModelPackages"
             | "UpdateModelPackage" => registry(world, operation, &body, now),
-            "ListTags" => list_tags(world, &body),
+            "ListTags" => list_tags(world, &body, now),
             other => Err(Refusal {
                 code: "UnknownOperationException",
                 message: format!("the simulated region does not know {other}"),
@@ -91,13 +105,6 @@ fn registry(
         return Err(lost());
     }
     Ok(answer)
-}
-
-pub(super) fn lost() -> Refusal {
-    Refusal {
-        code: "InternalFailure",
-        message: "An internal failure occurred".to_owned(),
-    }
 }
 
 fn create(
@@ -245,39 +252,6 @@ fn list(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(answer)
 }
 
-/// MaxResults of a list.
-pub(super) fn page_size(body: &Value) -> Result<usize, Refusal> {
-    let size = body["MaxResults"].as_u64().unwrap_or(10);
-    if !(1..=100).contains(&size) {
-        return Err(invalid(format!(
-            "1 validation error detected: Value '{size}' at 'maxResults' failed to satisfy constraint: Member must have value less than or equal to 100"
-        )));
-    }
-    Ok(usize::try_from(size).unwrap_or(10))
-}
-
-/// Where the page of a list begins.
-pub(super) fn offset_of(world: &mut World, body: &Value) -> Result<usize, Refusal> {
-    match body["NextToken"].as_str() {
-        None => Ok(0),
-        Some(_) if world.happens(world.faults.expired_page, "expired_page") => {
-            Err(invalid("The pagination token has expired"))
-        }
-        Some(token) => token
-            .strip_prefix("page-")
-            .and_then(|n| n.parse().ok())
-            .ok_or_else(|| invalid("Invalid NextToken")),
-    }
-}
-
-/// Whether something was created in the requested range.
-pub(super) fn created_between(body: &Value, created_at: DateTime<Utc>) -> bool {
-    let created = epoch(created_at);
-    let (after, before) = (&body["CreationTimeAfter"], &body["CreationTimeBefore"]);
-    after.as_f64().is_none_or(|after| created > after)
-        && before.as_f64().is_none_or(|before| created < before)
-}
-
 /// The account's jobs that List shows by now and that were created in the requested range, in the
 /// requested order.
 fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec<&'a Job> {
@@ -296,14 +270,23 @@ fn created_within<'a>(world: &'a World, body: &Value, now: DateTime<Utc>) -> Vec
     matching
 }
 
-/// The tags of a job of either kind, by its ARN.
+/// The tags of a job of any kind, by its ARN.
 fn tags_of<'a>(
     world: &'a mut World,
     body: &Value,
+    now: DateTime<Utc>,
 ) -> Result<&'a mut BTreeMap<String, String>, Refusal> {
     let arn = body["ResourceArn"].as_str().unwrap_or("").to_owned();
     let name = arn.rsplit_once('/').map_or("", |(_, name)| name).to_owned();
-    let tags = if arn.contains(":processing-job/") {
+    let tags = if arn.contains(":endpoint/") {
+        world.hosting.tags(&arn, now)
+    } else if arn.contains(":transform-job/") {
+        let job = world.transforms.iter_mut().find(|job| job.arn == arn);
+        job.map(|job| &mut job.tags)
+    } else if arn.contains(":hyper-parameter-tuning-job/") {
+        let job = world.tunings.iter_mut().find(|job| job.arn == arn);
+        job.map(|job| &mut job.tags)
+    } else if arn.contains(":processing-job/") {
         let job = world.processing_job_mut(&name);
         job.filter(|job| job.arn == arn).map(|job| &mut job.tags)
     } else {
@@ -313,14 +296,14 @@ fn tags_of<'a>(
     tags.ok_or_else(not_found)
 }
 
-fn add_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
-    let known = tags_of(world, body)?;
+fn add_tags(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let known = tags_of(world, body, now)?;
     known.extend(tags(&body["Tags"]));
     Ok(json!({ "Tags": tag_list(known) }))
 }
 
-fn list_tags(world: &mut World, body: &Value) -> Result<Value, Refusal> {
-    Ok(json!({ "Tags": tag_list(tags_of(world, body)?) }))
+fn list_tags(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    Ok(json!({ "Tags": tag_list(tags_of(world, body, now)?) }))
 }
 
 fn tag_list(tags: &BTreeMap<String, String>) -> Vec<Value> {

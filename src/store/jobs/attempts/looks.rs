@@ -1,6 +1,6 @@
 //! Records job observations that lead to no decision; the job is polled again later.
 
-use bakeoff_domain::event::Event;
+use bakeoff_domain::event::{Event, StatusNews};
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::AttemptPhase;
 use bakeoff_domain::sagemaker::observed::{Actual, ObservedJob};
@@ -196,10 +196,12 @@ impl Store {
         if let Some(job) = seen {
             let recorded = record_job(&mut tx, trial, attempt, job).await?;
             events.extend(recorded.differences);
-            let status = || Event::TrialStatus {
-                attempt: attempt.number,
-                status: job.status.as_str().to_owned(),
-                secondary_status: job.secondary_status.clone(),
+            let status = || {
+                Event::TrialStatus(StatusNews {
+                    attempt: attempt.number,
+                    status: job.status.as_str().to_owned(),
+                    secondary_status: job.secondary_status.clone(),
+                })
             };
             events.extend(
                 recorded

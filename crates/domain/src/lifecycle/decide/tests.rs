@@ -22,6 +22,7 @@ pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
         postponed: 0,
         may_be_under_way: false,
         started_at: None,
+        runtime_limit: None,
         waits: Vec::new(),
     }
 }

@@ -7,10 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+pub mod serving;
+pub mod tuning;
+
+use self::serving::{EndpointSpec, TransformSpec};
+use self::tuning::TuningSpec;
 use super::ExperimentSpec;
 use crate::money::Usd;
 
-/// Data preparation, experiments, full runs, evaluation and registration as dependent steps
+/// Data preparation, experiments, tuning, full runs, evaluation, registration and endpoints as dependent steps
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PipelineSpec {
     pub name: String,
@@ -27,7 +32,7 @@ pub struct PipelineSpec {
     pub steps: Vec<StepSpec>,
 }
 
-/// A step: exactly one of `processing`, `experiment`, `full_run` and `model`
+/// A step: exactly one of `processing`, `experiment`, `full_run`, `tuning`, `model`, `transform` and `endpoint`
 ///
 /// Any text in it may refer to what an earlier step has put out: `${prepare.outputs.train}`,
 /// `${prepare.message.train.records}`, `${compare.winner.instance_type}`. A text that is nothing but a reference
@@ -55,11 +60,24 @@ pub struct StepSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub full_run: Option<Value>,
+    /// A hyperparameter tuning. Later steps use `${tune.best.hyperparameters.<name>}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TuningSpec>)]
+    pub tuning: Option<Value>,
     /// A trial's model into the Model Registry, as for `POST /v1/model-packages`. The step has completed when
     /// the version is registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub model: Option<Value>,
+    /// A batch transform job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TransformSpec>)]
+    pub transform: Option<Value>,
+    /// A model put into service, as for `POST /v1/endpoints`. The step has completed when it serves and its smoke
+    /// test has passed; it serves on until its time to live is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<EndpointSpec>)]
+    pub endpoint: Option<Value>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]

@@ -1,0 +1,244 @@
+//! Models, endpoint configurations and endpoints on aws-sdk-sagemaker, and requests to endpoints on
+//! aws-sdk-sagemakerruntime. An endpoint has no end: it is in progress until it is being deleted, and then it is
+//! not found. It is billed from its creation, which is the earliest that anybody reports.
+
+use async_trait::async_trait;
+use aws_config::SdkConfig;
+use aws_sdk_sagemaker::Client;
+use aws_sdk_sagemaker::operation::describe_endpoint::DescribeEndpointOutput;
+use aws_sdk_sagemaker::types::{
+    ContainerDefinition, EndpointSortKey, EndpointStatus, EndpointSummary, ModelCompressionType,
+    ModelDataSource, OrderKey, ProductionVariant, ProductionVariantInstanceType,
+    ProductionVariantSummary, S3ModelDataSource, S3ModelDataType, Tag,
+};
+use aws_smithy_types::Blob;
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::hosting::{EndpointRequest, ModelRequest, ModelSource, VARIANT};
+use bakeoff_domain::sagemaker::kind::JobKind;
+use bakeoff_domain::sagemaker::observed::{Actual, JobStatus, JobSummary, ObservedJob};
+use bakeoff_domain::sagemaker::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
+use bakeoff_domain::spec::pipeline::serving::SmokeTest;
+use std::collections::BTreeMap;
+
+use crate::convert::{int, moment, readable, sdk_moment};
+use crate::error::classify;
+use crate::sagemaker::PAGE_SIZE;
+
+/// SageMaker's hosting in one region.
+#[derive(Debug, Clone)]
+pub struct Hosting {
+    client: Client,
+    runtime: aws_sdk_sagemakerruntime::Client,
+}
+
+impl Hosting {
+    pub(crate) fn new(config: &SdkConfig) -> Self {
+        Self {
+            client: Client::new(config),
+            runtime: aws_sdk_sagemakerruntime::Client::new(config),
+        }
+    }
+}
+
+#[async_trait]
+impl Endpoints for Hosting {
+    async fn create_model(
+        &self,
+        name: &str,
+        model: &ModelRequest,
+        all: &BTreeMap<String, String>,
+    ) -> Result<(), AwsError> {
+        let call = self
+            .client
+            .create_model()
+            .model_name(name)
+            .execution_role_arn(&model.role_arn)
+            .set_tags(Some(tags(all)));
+        let call = match &model.source {
+            ModelSource::Package(arn) => call.containers(
+                ContainerDefinition::builder()
+                    .model_package_name(arn)
+                    .build(),
+            ),
+            ModelSource::Container(_) => call.primary_container(container(model)),
+        };
+        call.send().await.map(drop).map_err(classify)
+    }
+
+    async fn create_config(&self, name: &str, request: &EndpointRequest) -> Result<(), AwsError> {
+        let kind = ProductionVariantInstanceType::from(request.instance_type.as_str());
+        let variant = ProductionVariant::builder()
+            .variant_name(VARIANT)
+            .model_name(name)
+            .instance_type(kind)
+            .initial_instance_count(int(request.instance_count))
+            .initial_variant_weight(1.0)
+            .model_data_download_timeout_in_seconds(int(request.startup_seconds))
+            .container_startup_health_check_timeout_in_seconds(int(request.startup_seconds))
+            .set_volume_size_in_gb(request.volume_size_gb.map(int))
+            .build();
+        let call = self
+            .client
+            .create_endpoint_config()
+            .endpoint_config_name(name)
+            .production_variants(variant)
+            .set_tags(Some(tags(&request.tags)));
+        call.send().await.map(drop).map_err(classify)
+    }
+
+    async fn create(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+        let sent = self
+            .client
+            .create_endpoint()
+            .endpoint_name(call.endpoint)
+            .endpoint_config_name(call.config)
+            .set_tags(Some(tags(call.tags)));
+        sent.send().await.map(drop).map_err(classify)
+    }
+
+    async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+        let sent = self
+            .client
+            .update_endpoint()
+            .endpoint_name(call.endpoint)
+            .endpoint_config_name(call.config);
+        sent.send().await.map(drop).map_err(classify)
+    }
+
+    async fn describe(&self, name: &str) -> Result<ObservedJob, AwsError> {
+        let call = self.client.describe_endpoint().endpoint_name(name);
+        let output = call.send().await.map_err(classify)?;
+        Ok(observed(name, &output))
+    }
+
+    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
+        let call = self
+            .client
+            .list_endpoints()
+            .name_contains(&page.fragment)
+            .creation_time_after(sdk_moment(page.created_after))
+            .sort_by(EndpointSortKey::CreationTime)
+            .sort_order(OrderKey::Descending)
+            .max_results(PAGE_SIZE)
+            .set_next_token(page.token.clone());
+        let output = call.send().await.map_err(classify)?;
+        Ok(JobPage {
+            jobs: output.endpoints().iter().filter_map(summary).collect(),
+            next: output.next_token().map(str::to_owned),
+        })
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), AwsError> {
+        let call = self.client.delete_endpoint().endpoint_name(name);
+        call.send().await.map(drop).map_err(classify)
+    }
+
+    async fn delete_config(&self, name: &str) -> Result<(), AwsError> {
+        let call = self.client.delete_endpoint_config();
+        let sent = call.endpoint_config_name(name).send().await;
+        sent.map(drop).map_err(classify)
+    }
+
+    async fn delete_model(&self, name: &str) -> Result<(), AwsError> {
+        let sent = self.client.delete_model().model_name(name).send().await;
+        sent.map(drop).map_err(classify)
+    }
+
+    async fn invoke(&self, name: &str, test: &SmokeTest) -> Result<Vec<u8>, AwsError> {
+        let call = self
+            .runtime
+            .invoke_endpoint()
+            .endpoint_name(name)
+            .content_type(&test.content_type)
+            .body(Blob::new(test.body.clone().into_bytes()));
+        let output = call.send().await.map_err(classify)?;
+        let mut answer = output
+            .body()
+            .map_or_else(Vec::new, |body| body.as_ref().to_vec());
+        answer.truncate(ANSWER_MAX);
+        Ok(answer)
+    }
+}
+
+fn tags(all: &BTreeMap<String, String>) -> Vec<Tag> {
+    let each = all.iter();
+    each.map(|(key, value)| Tag::builder().key(key).value(value).build())
+        .collect()
+}
+
+/// An image with a `model.tar.gz`, or with an uncompressed model below a prefix.
+fn container(model: &ModelRequest) -> ContainerDefinition {
+    let ModelSource::Container(of) = &model.source else {
+        return ContainerDefinition::builder().build();
+    };
+    let environment = of.environment.clone().into_iter().collect();
+    let container = ContainerDefinition::builder()
+        .image(&of.image)
+        .set_environment(Some(environment));
+    if !of.model_s3_uri.ends_with('/') {
+        return container.model_data_url(&of.model_s3_uri).build();
+    }
+    let source = S3ModelDataSource::builder()
+        .s3_uri(&of.model_s3_uri)
+        .s3_data_type(S3ModelDataType::S3Prefix)
+        .compression_type(ModelCompressionType::None)
+        .build();
+    container
+        .model_data_source(ModelDataSource::builder().s3_data_source(source).build())
+        .build()
+}
+
+/// As a job's: it is under way until it is being deleted, also when it has failed.
+fn status(told: Option<&EndpointStatus>) -> JobStatus {
+    match told {
+        Some(EndpointStatus::Deleting) => JobStatus::Stopping,
+        Some(_) => JobStatus::InProgress,
+        None => JobStatus::Unknown(String::new()),
+    }
+}
+
+fn observed(name: &str, output: &DescribeEndpointOutput) -> ObservedJob {
+    let told = output.endpoint_status();
+    let created_at = output.creation_time().and_then(moment);
+    let variant = output.production_variants().first();
+    let count = variant.and_then(ProductionVariantSummary::current_instance_count);
+    ObservedJob {
+        job_name: name.to_owned(),
+        arn: output.endpoint_arn().unwrap_or("").to_owned(),
+        marker: None,
+        status: status(told),
+        secondary_status: told.map_or_else(String::new, |told| told.as_str().to_owned()),
+        failure_reason: output.failure_reason().map(readable),
+        created_at,
+        modified_at: output.last_modified_time().and_then(moment),
+        started_at: created_at,
+        ended_at: None,
+        training_seconds: None,
+        billable_seconds: None,
+        transitions: Vec::new(),
+        warm_pool: None,
+        final_metrics: Vec::new(),
+        actual: Actual {
+            instance_count: count.and_then(|count| u32::try_from(count).ok()),
+            config_name: output.endpoint_config_name().map(str::to_owned),
+            ..Actual::default()
+        },
+        model_s3_uri: None,
+        rules: Vec::new(),
+        exit_message: None,
+        tuned: None,
+    }
+}
+
+fn summary(entry: &EndpointSummary) -> Option<JobSummary> {
+    let told = entry.endpoint_status();
+    Some(JobSummary {
+        kind: JobKind::Endpoint,
+        job_name: entry.endpoint_name()?.to_owned(),
+        status: status(told),
+        secondary_status: told.map_or_else(String::new, |told| told.as_str().to_owned()),
+        created_at: entry.creation_time().and_then(moment),
+        modified_at: entry.last_modified_time().and_then(moment),
+        warm_pool: None,
+    })
+}

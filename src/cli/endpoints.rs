@@ -1,0 +1,283 @@
+//! `bakeoff endpoints`: puts a registered model into service, lists what serves and what it costs, extends,
+//! updates and deletes.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use bakeoff_domain::ids::{EndpointId, ModelPackageId};
+use bakeoff_domain::serving::EndpointState;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::client::{Client, Target};
+use super::report;
+use crate::api::endpoints::{CreatedEndpoint, EndpointView};
+use crate::clock::real_sleep;
+use crate::ids;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Args)]
+pub(super) struct EndpointsOptions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Put a registered model into service, and wait until it serves.
+    Deploy(Box<DeployOptions>),
+    /// List endpoints, the newest first.
+    List(ListOptions),
+    /// Show an endpoint with its revisions.
+    Show(OneOptions),
+    /// Let an endpoint serve longer.
+    Extend(ExtendOptions),
+    /// Have an endpoint serve another registered model, and wait until it does.
+    Update(UpdateOptions),
+    /// Have an endpoint serve an earlier revision again, and wait until it does.
+    RollBack(RollBackOptions),
+    /// Delete an endpoint, and wait until it is gone.
+    Delete(OneOptions),
+}
+
+#[derive(Debug, Args)]
+struct DeployOptions {
+    /// Id of the approved model package, as `bakeoff models list` shows it.
+    model: ModelPackageId,
+    /// What it is called.
+    #[arg(long)]
+    name: String,
+    #[arg(long, default_value = "us-east-1")]
+    region: String,
+    /// Such as ml.g5.xlarge.
+    #[arg(long = "type", value_name = "INSTANCE_TYPE")]
+    instance_type: String,
+    #[arg(long, default_value_t = 1)]
+    count: u32,
+    /// Execution role of the model.
+    #[arg(long)]
+    role: String,
+    /// How long it serves before it is deleted.
+    #[arg(long, default_value_t = 4)]
+    hours: u32,
+    /// A JSON request that is sent once it serves.
+    #[arg(long)]
+    smoke_test: Option<String>,
+    /// What the answer to it must contain.
+    #[arg(long, requires = "smoke_test")]
+    expect: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct ListOptions {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct OneOptions {
+    id: EndpointId,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct ExtendOptions {
+    /// Hours more.
+    #[arg(long)]
+    hours: u32,
+    #[command(flatten)]
+    of: OneOptions,
+}
+
+#[derive(Debug, Args)]
+struct UpdateOptions {
+    /// Id of the approved model package.
+    #[arg(long)]
+    model: ModelPackageId,
+    #[command(flatten)]
+    of: OneOptions,
+}
+
+#[derive(Debug, Args)]
+struct RollBackOptions {
+    /// The revision, as `bakeoff endpoints show` shows them.
+    #[arg(long)]
+    revision: u32,
+    #[command(flatten)]
+    of: OneOptions,
+}
+
+pub(super) async fn run(options: EndpointsOptions) -> anyhow::Result<()> {
+    match options.command {
+        Command::Deploy(options) => deploy(*options).await,
+        Command::List(options) => list(options).await,
+        Command::Show(options) => {
+            let client = Client::new(&options.target)?;
+            let path = format!("/v1/endpoints/{}", options.id);
+            show(&client.get(&path).await?, options.json)
+        }
+        Command::Extend(options) => {
+            let client = Client::new(&options.of.target)?;
+            let path = format!("/v1/endpoints/{}", options.of.id);
+            let endpoint: EndpointView = client.get(&path).await?;
+            // In all, so that a repeated request does not extend it twice.
+            let hours = endpoint.time_to_live_hours + f64::from(options.hours);
+            let body = json!({"time_to_live_hours": whole(hours)});
+            change(options.of, body).await
+        }
+        Command::Update(options) => {
+            let model = json!({"model_package_id": options.model});
+            change(options.of, json!({ "model": model })).await
+        }
+        Command::RollBack(options) => {
+            change(options.of, json!({"revision": options.revision})).await
+        }
+        Command::Delete(options) => {
+            let client = Client::new(&options.target)?;
+            let path = format!("/v1/endpoints/{}", options.id);
+            let endpoint: EndpointView = client.delete(&path).await?;
+            show(&settled(&client, endpoint).await?, options.json)
+        }
+    }
+}
+
+async fn deploy(options: DeployOptions) -> anyhow::Result<()> {
+    let client = Client::new(&options.target)?;
+    let test = options
+        .smoke_test
+        .map(|body| json!({"body": body, "expect": options.expect}));
+    let endpoint = json!({
+        "model": {"model_package_id": options.model}, "instance_type": options.instance_type,
+        "instance_count": options.count, "role_arn": options.role, "time_to_live_hours": options.hours,
+        "smoke_test": test,
+    });
+    let body = json!({"name": options.name, "region": options.region, "endpoint": endpoint});
+    let (body, key) = (serde_json::to_vec(&body)?, ids::fresh().to_string());
+    let created: CreatedEndpoint = client.post_once("/v1/endpoints", &body, &key).await?;
+    let endpoint = client.get(&format!("/v1/endpoints/{}", created.id)).await?;
+    show(&settled(&client, endpoint).await?, options.json)
+}
+
+async fn change(of: OneOptions, body: Value) -> anyhow::Result<()> {
+    let client = Client::new(&of.target)?;
+    let path = format!("/v1/endpoints/{}", of.id);
+    let changed: EndpointView = client.patch(&path, &serde_json::to_vec(&body)?).await?;
+    show(&settled(&client, changed).await?, of.json)
+}
+
+/// Waits until it serves what it should, or is gone. It is created and deleted whether or not anybody waits.
+async fn settled(client: &Client, mut endpoint: EndpointView) -> anyhow::Result<EndpointView> {
+    let path = format!("/v1/endpoints/{}", endpoint.id);
+    let mut said = String::new();
+    while !endpoint.state.is_over() && endpoint.state != EndpointState::InService {
+        let why = endpoint.reason.as_deref().unwrap_or_default();
+        let status = endpoint.status.as_deref().unwrap_or("not created yet");
+        let news = format!("{} ({status}) {why}", endpoint.state.as_str());
+        if news != said {
+            eprintln!("{news}");
+            said = news;
+        }
+        real_sleep(LOOK_EVERY).await;
+        endpoint = client.get(&path).await?;
+    }
+    Ok(endpoint)
+}
+
+fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(endpoint)?);
+    }
+    let reason = endpoint.reason.as_deref().unwrap_or_default();
+    if endpoint.state == EndpointState::Failed {
+        bail!("{} has failed: {reason}", endpoint.id);
+    }
+    if is_json {
+        return Ok(());
+    }
+    println!(
+        "{} is {}",
+        endpoint.name,
+        endpoint.state.as_str().replace('_', " ")
+    );
+    if !reason.is_empty() {
+        println!("  {reason}");
+    }
+    println!(
+        "  {} on {} × {}, revision {}",
+        endpoint
+            .endpoint_name
+            .as_deref()
+            .unwrap_or("not created yet"),
+        endpoint.instance_count,
+        endpoint.instance_type,
+        endpoint.revision
+    );
+    println!(
+        "  {} so far, at most {}",
+        endpoint.cost_usd, endpoint.budget_usd
+    );
+    for one in &endpoint.revisions {
+        let outcome = one.outcome.as_deref().unwrap_or("not tried yet");
+        let model = one
+            .model_package_id
+            .map_or_else(String::new, |id| id.to_string());
+        println!("  revision {} {model}: {outcome}", one.revision);
+    }
+    if let Some(end) = endpoint.expires_at.filter(|_| !endpoint.state.is_over()) {
+        println!(
+            "it is deleted at {}; to keep it: bakeoff endpoints extend {} --hours 4",
+            end.to_rfc3339(),
+            endpoint.id
+        );
+    }
+    Ok(())
+}
+
+async fn list(options: ListOptions) -> anyhow::Result<()> {
+    let client = Client::new(&options.target)?;
+    let found: Vec<EndpointView> = client.all("/v1/endpoints?").await?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+        return Ok(());
+    }
+    let mut table = report::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
+    for one in &found {
+        let until = one
+            .expires_at
+            .map_or_else(String::new, |at| at.format("%F %H:%M").to_string());
+        table.add_row([
+            one.name.clone(),
+            one.state.as_str().replace('_', " "),
+            format!("{} × {}", one.instance_count, one.instance_type),
+            one.cost_usd.to_string(),
+            until,
+            one.owner.clone(),
+            one.id.to_string(),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped"
+)]
+fn whole(hours: f64) -> u32 {
+    hours.round().clamp(0.0, 1e6) as u32
+}

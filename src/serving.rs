@@ -1,0 +1,229 @@
+//! Endpoints and batch transforms: loads the model and the price, and says what would be started, or why nothing
+//! can be. Putting it into service is the deployer's matter ([`crate::tasks::deployer`]).
+
+use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::money::worst_case::{WorstCase, worst_case};
+use bakeoff_domain::pipeline::Flaw;
+use bakeoff_domain::registry::check::weights_gib;
+use bakeoff_domain::registry::{Approval, RegistryState};
+use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::serving::check::{self, Surroundings};
+use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec, TransformSpec};
+use bakeoff_planner::plan::{StepJob, TrialPlan};
+
+use crate::app::App;
+use crate::ids;
+use crate::store::StoreError;
+use crate::store::endpoints::NewEndpoint;
+use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
+use crate::store::money::prices::PricesOf;
+
+/// Why nothing is started.
+#[derive(Debug)]
+pub enum NotServable {
+    Wrong(Vec<Flaw>),
+    /// The version is not approved yet, or not even registered.
+    NotYet(String),
+    /// The price is not known, or the version is rejected or gone.
+    Never(String),
+    Store(StoreError),
+}
+
+impl From<StoreError> for NotServable {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// What surrounds an endpoint or a transform.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    pub project: ProjectId,
+    pub region: &'a str,
+    /// Execution role, where the spec names no other.
+    pub role_arn: &'a str,
+    /// The folder for outputs, without a slash at its end.
+    pub output_s3_uri: &'a str,
+}
+
+/// A model that may be served.
+#[derive(Debug, Default)]
+pub struct Served {
+    pub package_arn: Option<String>,
+    /// Of its weights, where they are known.
+    pub weights_gib: Option<f64>,
+}
+
+/// The version that is to be served, if it is one.
+pub async fn served(
+    app: &App,
+    around: Around<'_>,
+    spec: &ServedSpec,
+) -> Result<Served, NotServable> {
+    let Some(id) = spec.model_package_id else {
+        return Ok(Served::default());
+    };
+    let package = app.store.model_package(around.project, id).await?;
+    let package = package.ok_or_else(|| {
+        NotServable::Never(format!("there is no model package {id} in this project"))
+    })?;
+    if package.region != around.region {
+        let (own, region) = (&package.region, around.region);
+        return Err(NotServable::Never(format!(
+            "{id} is registered in {own}, not in {region}"
+        )));
+    }
+    match (package.state, package.approval) {
+        (RegistryState::Failed, _) => {
+            return Err(NotServable::Never(format!("{id} could not be registered")));
+        }
+        (RegistryState::Registering, _) => {
+            return Err(NotServable::NotYet(format!("{id} is being registered")));
+        }
+        (RegistryState::Registered, Approval::Rejected) => {
+            return Err(NotServable::Never(format!("{id} was rejected")));
+        }
+        (RegistryState::Registered, Approval::Pending) => {
+            return Err(NotServable::NotYet(format!(
+                "{id} is not approved: bakeoff models approve {id}, or PATCH /v1/model-packages/{id}"
+            )));
+        }
+        (RegistryState::Registered, Approval::Approved) => {}
+    }
+    let experiment = app
+        .store
+        .experiment(around.project, package.experiment_id)
+        .await?;
+    let weights = experiment.map(|experiment| weights_gib(experiment.resolved.workload()));
+    Ok(Served {
+        package_arn: package.arn,
+        weights_gib: weights,
+    })
+}
+
+/// A price, and the most that a job can cost at it.
+#[derive(Debug)]
+pub struct Priced {
+    pub price: Price,
+    pub worst: WorstCase,
+}
+
+/// What a job of any kind costs per hour, and at most.
+pub async fn priced(
+    app: &App,
+    project: ProjectId,
+    region: &str,
+    job: JobRequest<'_>,
+) -> Result<Priced, NotServable> {
+    let now = app.clock.now();
+    let kind = job.instance_type().to_owned();
+    let of = PricesOf {
+        kind: job.kind(),
+        region,
+        instance_types: std::slice::from_ref(&kind),
+    };
+    let tariffs = app.store.tariffs(project, of).await?;
+    let price = price::in_force(&tariffs.prices, &kind, region, now);
+    let price = price.ok_or_else(|| {
+        NotServable::Never(format!(
+            "the price of {kind} in {region} is unknown, so its cost cannot be bounded: set one with PUT /v1/prices/{kind}"
+        ))
+    })?;
+    let spacing = app.settings.metrics_spacing();
+    let worst = worst_case(job, 0, tariffs.as_ref(), &price, spacing, now);
+    Ok(Priced { price, worst })
+}
+
+/// An endpoint that can be started.
+#[derive(Debug)]
+pub struct ReadyEndpoint {
+    pub experiment_id: ExperimentId,
+    pub endpoint: NewEndpoint,
+    pub trial: [NewStepTrial; 1],
+    /// The most that it can cost.
+    pub worst_usd: Usd,
+}
+
+impl ReadyEndpoint {
+    /// As it is written.
+    pub fn work<'a>(
+        &'a self,
+        project: ProjectId,
+        region: &'a str,
+        budget_usd: Usd,
+    ) -> NewStepWork<'a> {
+        NewStepWork {
+            experiment_id: self.experiment_id,
+            project_id: project,
+            name: &self.endpoint.name,
+            region,
+            budget_usd,
+            trials: &self.trial,
+            endpoint: Some(&self.endpoint),
+        }
+    }
+}
+
+/// What would be put into service. `name` and `owner`: for people.
+pub async fn endpoint(
+    app: &App,
+    around: Around<'_>,
+    spec: EndpointSpec,
+    name: String,
+    owner: String,
+) -> Result<ReadyEndpoint, NotServable> {
+    let flaws = check::endpoint_flaws(&spec, "", None);
+    if !flaws.is_empty() {
+        return Err(NotServable::Wrong(flaws));
+    }
+    let served = served(app, around, &spec.model).await?;
+    let flaws = check::endpoint_flaws(&spec, "", served.weights_gib);
+    if !flaws.is_empty() {
+        return Err(NotServable::Wrong(flaws));
+    }
+    let request = check::endpoint(&spec, surroundings(around, &served));
+    let job = JobRequest::Endpoint(&request);
+    let Priced { price, worst } = priced(app, around.project, around.region, job).await?;
+    let (trial_id, model) = (TrialId(ids::fresh()), request.model.clone());
+    let model_package_id: Option<ModelPackageId> = spec.model.model_package_id;
+    let plan = TrialPlan::of_step(&name, StepJob::Endpoint(request), price, worst);
+    Ok(ReadyEndpoint {
+        experiment_id: ExperimentId(ids::fresh()),
+        endpoint: NewEndpoint {
+            id: EndpointId(ids::fresh()),
+            trial_id,
+            name,
+            owner,
+            spec,
+            model,
+            model_package_id,
+        },
+        trial: [NewStepTrial { id: trial_id, plan }],
+        worst_usd: worst.total_usd,
+    })
+}
+
+/// The request of a batch transform.
+pub async fn transform(
+    app: &App,
+    around: Around<'_>,
+    spec: &TransformSpec,
+) -> Result<StepJob, NotServable> {
+    let served = served(app, around, &spec.model).await?;
+    let flaws = check::transform_flaws(spec, "", served.weights_gib);
+    if !flaws.is_empty() {
+        return Err(NotServable::Wrong(flaws));
+    }
+    let request = check::transform(spec, surroundings(around, &served));
+    Ok(StepJob::Transform(request))
+}
+
+pub fn surroundings<'a>(around: Around<'a>, served: &'a Served) -> Surroundings<'a> {
+    Surroundings {
+        package_arn: served.package_arn.as_deref(),
+        role_arn: around.role_arn,
+        output_s3_uri: around.output_s3_uri,
+    }
+}

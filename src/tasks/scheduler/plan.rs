@@ -1,0 +1,171 @@
+//! Plans an attempt: its price, its worst case and its name, committed with the reservation before AWS is called.
+
+use bakeoff_domain::ids::JobId;
+use bakeoff_domain::lifecycle::decide::Seen;
+use bakeoff_domain::lifecycle::state::{AttemptPhase, ExperimentState, TrialState};
+use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
+use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::money::worst_case::{self, WorstCase};
+use bakeoff_planner::render::attempt;
+use chrono::{DateTime, Utc};
+
+use super::hand::Hand;
+use super::{EARLIER_JOB, UNREADABLE};
+use crate::store::StoreError;
+use crate::store::experiments::trials::{Attempt, Claimed};
+use crate::store::jobs::attempts::{Applied, Due};
+use crate::store::money::prices::PricesOf;
+use crate::{crash, ids};
+
+impl Hand<'_> {
+    /// Plans an attempt with the current price and worst case: a trial may have waited long, and a
+    /// retry may come days later.
+    pub(super) async fn plan(&mut self, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        let Some(mut plan) = self.trial.plan.clone() else {
+            self.app
+                .store
+                .end_without_attempt(self.trial, TrialState::Parked, UNREADABLE, now)
+                .await?;
+            return Ok(false);
+        };
+        let region = &self.trial.region;
+        let of = PricesOf {
+            kind: self.trial.kind,
+            region,
+            instance_types: std::slice::from_ref(&plan.instance_type),
+        };
+        let tariffs = self.app.store.tariffs(self.trial.project_id, of).await?;
+        let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
+        let Some((price, request)) = current.zip(plan.job()) else {
+            self.app
+                .store
+                .refuse(
+                    self.trial,
+                    "its price is unknown, so its cost cannot be bounded; set one with PUT /v1/prices and start a new experiment",
+                    now,
+                )
+                .await?;
+            return Ok(false);
+        };
+        // The transfer time of its weights and data was computed with the plan.
+        let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
+        let spacing = self.app.settings.metrics_spacing();
+        let worst =
+            worst_case::worst_case(request, transfer, tariffs.as_ref(), &price, spacing, now);
+        plan.price = Some(price.clone());
+        plan.worst_case = Some(worst);
+        let id = JobId(ids::fresh());
+        let installation = &self.app.settings.installation;
+        let job_name = attempt::job_name(self.trial.kind, installation, id.0);
+        if self.has_earlier_job(now).await? {
+            let at = now + self.app.settings.policy.poll;
+            self.app
+                .store
+                .requeue(
+                    self.trial,
+                    Due::because(at, EARLIER_JOB),
+                    worst.training_usd,
+                    now,
+                )
+                .await?;
+            return Ok(false);
+        }
+        crash::point("before_plan");
+        let applied = self
+            .app
+            .store
+            .plan_attempt(self.trial, id, &job_name, &plan, &price, now)
+            .await?;
+        crash::point("after_plan");
+        match applied {
+            Applied::Stale => Ok(false),
+            Applied::OverBudget => self.wait_for_budget(&worst, now).await,
+            Applied::Done => {
+                self.attempt = Some(planned(self.trial, id, job_name, &worst, &price, now));
+                self.seen = Seen::NotLooked;
+                self.planned_here = Some(id);
+                Ok(true)
+            }
+        }
+    }
+
+    /// The budget is read after the refusal, so money may have been released meanwhile; the next
+    /// claim finds it.
+    async fn wait_for_budget(
+        &self,
+        worst: &WorstCase,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let store = &self.app.store;
+        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
+        let means = store.means(self.trial.experiment_id).await?;
+        let project = store.project(self.trial.project_id).await?;
+        let Some((means, project)) = means.zip(project) else {
+            return Ok(false);
+        };
+        let held_back = match means.state {
+            ExperimentState::Running => means.paused_reason.as_deref(),
+            ExperimentState::Cancelling
+            | ExperimentState::Completed
+            | ExperimentState::Failed
+            | ExperimentState::Cancelled => Some("cancelled"),
+        };
+        let shared = Balance {
+            budget_usd: project.budget_usd,
+            reserved_usd: project.reserved_usd,
+            settled_usd: project.settled_usd,
+        };
+        match shortfall(worst.total_usd, &means.balance, &shared, held_back) {
+            Shortfall::Never { why } => {
+                store.refuse(self.trial, &why, now).await?;
+            }
+            Shortfall::Wait { why } => {
+                let at = now + self.app.settings.policy.poll * 2;
+                store
+                    .requeue(self.trial, Due::because(at, &why), worst.training_usd, now)
+                    .await?;
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// An attempt as it was just committed.
+fn planned(
+    trial: &Claimed,
+    id: JobId,
+    job_name: String,
+    worst: &WorstCase,
+    price: &Price,
+    now: DateTime<Utc>,
+) -> Attempt {
+    Attempt {
+        id,
+        trial_id: trial.id,
+        number: trial.attempts_made + 1,
+        job_name,
+        price_id: price.id,
+        usd_per_hour: price.usd_per_hour,
+        reserved_training_usd: worst.training_usd,
+        reserved_metrics_usd: worst.metrics_usd,
+        phase: AttemptPhase::Planned,
+        absent: 0,
+        postponed: 0,
+        job_status: None,
+        secondary_status: None,
+        failure_reason: None,
+        transitions: Vec::new(),
+        training_seconds: None,
+        billable_seconds: None,
+        billing_estimated: false,
+        metrics_requested: 0,
+        planned_at: now,
+        started_at: None,
+        ended_at: None,
+        is_compared: false,
+        checkpoint_at: None,
+        training_since: None,
+        modified_at: None,
+        listed_at: None,
+    }
+}
