@@ -35,10 +35,10 @@ use crate::serving::{self, Around, NotServable, Priced, ReadyEndpoint};
 use crate::store::StoreError;
 use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
 use crate::store::model_packages::NewPackage;
-use crate::store::pipelines::Pipeline;
+use crate::store::pipelines::{Pipeline, StepWork};
 use crate::{document, ids};
 
-/// What a step begins. Nothing of it is written yet, except a model package.
+/// What a step begins. Nothing of it is written yet.
 #[derive(Debug)]
 pub enum Ready {
     Job(ReadyJob),
@@ -47,8 +47,9 @@ pub enum Ready {
         budget_usd: Usd,
     },
     Experiment(Box<Prepared>),
-    /// Written already: it is the same package however often it is asked for.
+    /// Written already, by whomever: it is the same package however often it is asked for.
     Model(ModelPackageId),
+    NewModel(Box<ReadyModel>),
     /// An earlier step has put out the same.
     Reused {
         from: PipelineId,
@@ -73,7 +74,46 @@ impl Ready {
             Self::Job(job) => job.budget_usd,
             Self::Endpoint { budget_usd, .. } => *budget_usd,
             Self::Experiment(prepared) => prepared.resolved.spec().budget_usd,
-            Self::Model(_) | Self::Reused { .. } => Usd::ZERO,
+            Self::Model(_) | Self::NewModel(_) | Self::Reused { .. } => Usd::ZERO,
+        }
+    }
+
+    /// What its result depends on, where that is known.
+    pub fn fingerprint(&self) -> Option<&[u8]> {
+        match self {
+            Self::Job(job) => job.fingerprint.as_ref().map(<[u8; 32]>::as_slice),
+            Self::Endpoint { .. }
+            | Self::Experiment(_)
+            | Self::Model(_)
+            | Self::NewModel(_)
+            | Self::Reused { .. } => None,
+        }
+    }
+}
+
+/// A model package that is to be written.
+#[derive(Debug)]
+pub struct ReadyModel {
+    experiment_id: ExperimentId,
+    trial_id: TrialId,
+    prepared: model_packages::Prepared,
+}
+
+impl ReadyModel {
+    /// As it is written.
+    pub fn work<'a>(&'a self, pipeline: &'a Pipeline) -> StepWork<'a> {
+        let prepared = &self.prepared;
+        StepWork::NewModel {
+            new: NewPackage {
+                id: prepared.id,
+                project_id: pipeline.project_id,
+                experiment_id: self.experiment_id,
+                trial_id: self.trial_id,
+                job_id: prepared.job,
+                region: &pipeline.region,
+                request: &prepared.request,
+            },
+            has_failed: prepared.has_failed,
         }
     }
 }
@@ -395,27 +435,18 @@ async fn model(app: &App, pipeline: &Pipeline, asked: RegisterModel) -> Result<R
     let experiment = app.store.experiment(project, trial.experiment_id).await?;
     let experiment = experiment.ok_or_else(no_trial)?;
     let prepared = model_packages::prepare(app, &experiment, &trial, asked).await?;
-    let now = app.clock.now();
-    let new = NewPackage {
-        id: prepared.id,
-        project_id: project,
-        experiment_id: experiment.id,
-        trial_id: trial.id,
-        job_id: prepared.job,
-        region: &pipeline.region,
-        request: &prepared.request,
-    };
-    if prepared.has_failed {
-        app.store.restart_model_package(&new, now).await?;
-    } else {
-        app.store.insert_model_package(&new, now).await?;
-    }
     let group = &prepared.request.group;
     let stored = app
         .store
         .model_package_of(project, prepared.job, group)
         .await?;
-    let stored = stored.ok_or_else(|| NotReady::Later("it has just been rejected".to_owned()))?;
+    let Some(stored) = stored.filter(|_| !prepared.has_failed) else {
+        return Ok(Ready::NewModel(Box::new(ReadyModel {
+            experiment_id: experiment.id,
+            trial_id: trial.id,
+            prepared,
+        })));
+    };
     let differing = stored.request.differences(&prepared.request);
     if differing.is_empty() {
         return Ok(Ready::Model(stored.id));

@@ -28,3 +28,4 @@ pub mod runs;
 pub mod series;
 pub mod specs;
 pub mod trials;
+pub mod tuning;

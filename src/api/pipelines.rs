@@ -1,6 +1,6 @@
 //! API views of pipelines and their steps.
 
-use bakeoff_domain::ids::{ExperimentId, JobId, ModelPackageId, PipelineId, TrialId};
+use bakeoff_domain::ids::{EndpointId, ExperimentId, JobId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepKind, StepState};
@@ -41,11 +41,13 @@ pub struct StepView {
     pub reason: Option<String>,
     /// How often its work was started.
     pub tries: u32,
-    /// Of a comparison or a full run, whose tables are there. A processing job has one too, but nothing is read by it.
+    /// Of a comparison or a full run, whose tables are there. Other jobs have one too, for their ledger and events.
     pub experiment_id: Option<ExperimentId>,
     pub model_package_id: Option<ModelPackageId>,
-    /// The processing job, if it is one.
-    pub job: Option<StepJobView>,
+    /// The endpoint, if it is one.
+    pub endpoint_id: Option<EndpointId>,
+    /// The job of a step that compares nothing; of a tuning, one for each instance type.
+    pub jobs: Vec<StepJobView>,
     /// What later steps may refer to, once it has completed.
     #[schema(value_type = Option<Object>)]
     pub outputs: Option<Value>,
@@ -59,7 +61,7 @@ pub struct StepView {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
-/// The processing job of a step.
+/// A job of a step.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct StepJobView {
     pub trial_id: TrialId,
@@ -111,7 +113,7 @@ impl PipelineView {
 }
 
 impl StepView {
-    pub fn of(step: Step, trial: Option<StepTrial>) -> Self {
+    pub fn of(step: Step, trials: Vec<StepTrial>) -> Self {
         Self {
             name: step.name,
             kind: step.kind,
@@ -120,7 +122,8 @@ impl StepView {
             tries: step.tries,
             experiment_id: step.experiment_id,
             model_package_id: step.model_package_id,
-            job: trial.map(Into::into),
+            endpoint_id: step.endpoint_id,
+            jobs: trials.into_iter().map(Into::into).collect(),
             outputs: step.outputs,
             reused_from: step.reused_from,
             budget_usd: step.budget_usd,

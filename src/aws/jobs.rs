@@ -53,16 +53,7 @@ impl Aws {
     /// Creates a job. The caller has already taken a permit from the limiter, so nothing here waits, except for
     /// the parts that come before.
     pub async fn create(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
-        match request {
-            JobRequest::Training(_) | JobRequest::Processing(_) | JobRequest::Tuning(_) => {}
-            JobRequest::Transform(request) => {
-                self.create_model(&request.job_name, &request.model, &request.tags)
-                    .await?;
-            }
-            JobRequest::Endpoint(request) => {
-                self.create_revision(&request.job_name, request).await?;
-            }
-        }
+        self.create_parts(request).await?;
         crash::point("before_create");
         let reply = match request {
             JobRequest::Training(request) => self.ports.jobs.create(request).await,
@@ -89,6 +80,18 @@ impl Aws {
             self.confirm_account().await?;
         }
         reply
+    }
+
+    /// What must be there before a job is created.
+    async fn create_parts(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
+        match request {
+            JobRequest::Training(_) | JobRequest::Processing(_) | JobRequest::Tuning(_) => Ok(()),
+            JobRequest::Transform(request) => {
+                self.create_model(&request.job_name, &request.model, &request.tags)
+                    .await
+            }
+            JobRequest::Endpoint(request) => self.create_revision(&request.job_name, request).await,
+        }
     }
 
     async fn create_model(
@@ -174,19 +177,7 @@ impl Aws {
             JobKind::Endpoint => self.ports.endpoints.describe(job_name).await,
         };
         let reply = self.count(operation, reply, 0);
-        match &reply {
-            Err(AwsError::NotFound(_)) => self.confirm_account().await?,
-            Ok(job) => {
-                let account = account_of(&job.arn);
-                if let Some(account) = account.filter(|account| !self.may_own(account)) {
-                    self.doubt_account();
-                    return Err(AwsError::Denied(format!(
-                        "the job of that name is in account {account}, which is not this installation's"
-                    )));
-                }
-            }
-            Err(_) => {}
-        }
+        self.is_believed(&reply).await?;
         let mut job = reply?;
         match kind {
             JobKind::Training | JobKind::Processing | JobKind::Transform => {}
@@ -198,6 +189,23 @@ impl Aws {
             }
         }
         Ok(job)
+    }
+
+    /// Whether an answer is about the account of this installation.
+    async fn is_believed(&self, reply: &Result<ObservedJob, AwsError>) -> Result<(), AwsError> {
+        let job = match reply {
+            Err(AwsError::NotFound(_)) => return self.confirm_account().await,
+            Err(_) => return Ok(()),
+            Ok(job) => job,
+        };
+        let account = account_of(&job.arn);
+        let Some(account) = account.filter(|account| !self.may_own(account)) else {
+            return Ok(());
+        };
+        self.doubt_account();
+        Err(AwsError::Denied(format!(
+            "the job of that name is in account {account}, which is not this installation's"
+        )))
     }
 
     /// Adds the trials of a tuning job, and what they were billed once it is over.

@@ -129,15 +129,7 @@ pub(super) async fn run(options: EndpointsOptions) -> anyhow::Result<()> {
             let path = format!("/v1/endpoints/{}", options.id);
             show(&client.get(&path).await?, options.json)
         }
-        Command::Extend(options) => {
-            let client = Client::new(&options.of.target)?;
-            let path = format!("/v1/endpoints/{}", options.of.id);
-            let endpoint: EndpointView = client.get(&path).await?;
-            // In all, so that a repeated request does not extend it twice.
-            let hours = endpoint.time_to_live_hours + f64::from(options.hours);
-            let body = json!({"time_to_live_hours": whole(hours)});
-            change(options.of, body).await
-        }
+        Command::Extend(options) => extend(options).await,
         Command::Update(options) => {
             let model = json!({"model_package_id": options.model});
             change(options.of, json!({ "model": model })).await
@@ -169,6 +161,15 @@ async fn deploy(options: DeployOptions) -> anyhow::Result<()> {
     let created: CreatedEndpoint = client.post_once("/v1/endpoints", &body, &key).await?;
     let endpoint = client.get(&format!("/v1/endpoints/{}", created.id)).await?;
     show(&settled(&client, endpoint).await?, options.json)
+}
+
+async fn extend(options: ExtendOptions) -> anyhow::Result<()> {
+    let client = Client::new(&options.of.target)?;
+    let path = format!("/v1/endpoints/{}", options.of.id);
+    let endpoint: EndpointView = client.get(&path).await?;
+    // In all, so that a repeated request does not extend it twice.
+    let hours = endpoint.time_to_live_hours + f64::from(options.hours);
+    change(options.of, json!({"time_to_live_hours": whole(hours)})).await
 }
 
 async fn change(of: OneOptions, body: Value) -> anyhow::Result<()> {

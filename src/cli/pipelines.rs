@@ -187,11 +187,11 @@ fn doing(step: &StepView) -> String {
     } else {
         step.state.as_str()
     };
-    let on = step.job.as_ref().map(|job| {
+    let on = step.jobs.first().map(|job| {
         let (count, kind) = (job.instance_count, &job.instance_type);
         format!(", {count} × {kind}, {}", job.state.as_str())
     });
-    let waits = step.job.as_ref().and_then(|job| job.reason.clone());
+    let waits = step.jobs.first().and_then(|job| job.reason.clone());
     let why = step
         .reason
         .clone()
@@ -264,11 +264,26 @@ fn outcome(step: &StepView) -> String {
                 .map_or_else(|| value.to_string(), str::to_owned),
         )
     };
-    let said = step.job.as_ref().and_then(|job| job.exit_message.clone());
+    let said = step.jobs.first().and_then(|job| job.exit_message.clone());
     let package = || Some(format!("{} {}", text("/group")?, text("/version")?));
+    let tuned = || {
+        let (metric, objective) = (text("/metric")?, text("/best/objective")?);
+        Some(format!(
+            "{metric} {objective} on {} with {}",
+            text("/best/instance_type")?,
+            text("/best/hyperparameters")?
+        ))
+    };
+    let served = || {
+        let (id, end) = (text("/endpoint_id")?, text("/expires_at")?);
+        Some(format!("{id} serves until {end}"))
+    };
     text("/headline")
         .or(said)
         .or_else(package)
+        .or_else(tuned)
+        .or_else(served)
+        .or_else(|| text("/output_s3_uri"))
         .unwrap_or_default()
 }
 

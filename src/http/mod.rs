@@ -35,6 +35,7 @@ mod specs;
 mod spending;
 mod table;
 mod trials;
+mod tuning;
 mod usage;
 
 pub use problem::{FieldError, Problem};
@@ -132,6 +133,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::prune))
         .routes(routes!(checkpoints::copy))
+        .routes(routes!(tuning::get))
         .routes(routes!(pipelines::create, pipelines::list))
         .routes(routes!(pipelines::get))
         .routes(routes!(pipelines::ledger))

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
 use bakeoff_domain::pipeline::check::{Graph, check, oversized};
-use bakeoff_domain::pipeline::{Flaw, PipelineState, StepKind};
+use bakeoff_domain::pipeline::{Flaw, PipelineState};
 use bakeoff_domain::spec::pipeline::PipelineSpec;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -27,6 +27,7 @@ use crate::ids;
 use crate::pipelines::early;
 use crate::store::StoreError;
 use crate::store::experiments::lifecycle::ExperimentCommand;
+use crate::store::experiments::steps::StepTrial;
 use crate::store::pipelines::{NewPipeline, Pipeline};
 use crate::store::to_json;
 
@@ -137,19 +138,19 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
 async fn views(app: &App, pipelines: Vec<Pipeline>) -> Result<Vec<PipelineView>, StoreError> {
     let all: Vec<Uuid> = pipelines.iter().map(|pipeline| pipeline.id.0).collect();
     let steps = app.store.pipeline_steps(&all).await?;
-    let experiments = steps
+    let experiments: Vec<Uuid> = steps
         .iter()
-        .filter(|step| step.kind == StepKind::Processing);
-    let experiments: Vec<Uuid> = experiments
         .filter_map(|step| Some(step.experiment_id?.0))
         .collect();
-    let trials = app.store.step_trials(&experiments).await?;
-    let mut trials: BTreeMap<ExperimentId, _> = trials.into_iter().collect();
+    let mut trials: BTreeMap<ExperimentId, Vec<StepTrial>> = BTreeMap::new();
+    for (experiment, trial) in app.store.step_trials(&experiments).await? {
+        trials.entry(experiment).or_default().push(trial);
+    }
     let mut by_pipeline: BTreeMap<PipelineId, Vec<StepView>> = BTreeMap::new();
     for step in steps {
-        let trial = step.experiment_id.and_then(|id| trials.remove(&id));
+        let own = step.experiment_id.and_then(|id| trials.remove(&id));
         let of = by_pipeline.entry(step.pipeline_id).or_default();
-        of.push(StepView::of(step, trial));
+        of.push(StepView::of(step, own.unwrap_or_default()));
     }
     let views = pipelines.into_iter().map(|pipeline| {
         let steps = by_pipeline.remove(&pipeline.id).unwrap_or_default();

@@ -4,6 +4,7 @@ use bakeoff_domain::ids::{ExperimentId, JobId, ModelPackageId, ProjectId, TrialI
 use bakeoff_domain::registry::decide::{PackageFacts, PackageNext};
 use bakeoff_domain::registry::{Approval, ModelPackageRequest, RegistryState, version_of};
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::{Store, StoreError, error, stored};
@@ -111,6 +112,55 @@ impl TryFrom<Row> for ModelPackage {
     }
 }
 
+/// As [`Store::insert_model_package`], inside the caller's transaction.
+pub(in crate::store) async fn insert(
+    tx: &mut PgConnection,
+    new: &NewPackage<'_>,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let inserted = sqlx::query!(
+        r#"INSERT INTO model_packages (id, project_id, experiment_id, trial_id, job_id, region, group_name, request, state,
+                                       approval, wanted_approval, due_at, created_at, changed_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'registering', $9, $9, $10, $10, $10)
+           ON CONFLICT (job_id, group_name) WHERE wanted_approval <> 'rejected' DO NOTHING"#,
+        new.id.0,
+        new.project_id.0,
+        new.experiment_id.0,
+        new.trial_id.0,
+        new.job_id.0,
+        new.region,
+        new.request.group,
+        stored::write(new.request)?,
+        new.request.approval.as_str(),
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(inserted.rows_affected() == 1)
+}
+
+/// As [`Store::restart_model_package`], likewise.
+pub(in crate::store) async fn restart(
+    tx: &mut PgConnection,
+    new: &NewPackage<'_>,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let restarted = sqlx::query!(
+        r#"UPDATE model_packages
+           SET state = 'registering', request = $3, approval = $4, wanted_approval = $4, approval_note = NULL, set_at = NULL,
+               reason = NULL, due_at = $5, changed_at = $5, tries = greatest(tries, 1)
+           WHERE id = $1 AND project_id = $2 AND state = 'failed'"#,
+        new.id.0,
+        new.project_id.0,
+        stored::write(new.request)?,
+        new.request.approval.as_str(),
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(restarted.rows_affected() == 1)
+}
+
 impl Store {
     /// Commits a new package, due at once; false if the job's model is, or is becoming, a version of the
     /// group already.
@@ -120,25 +170,8 @@ impl Store {
         new: &NewPackage<'_>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        let inserted = sqlx::query!(
-            r#"INSERT INTO model_packages (id, project_id, experiment_id, trial_id, job_id, region, group_name, request, state,
-                                           approval, wanted_approval, due_at, created_at, changed_at)
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'registering', $9, $9, $10, $10, $10)
-               ON CONFLICT (job_id, group_name) WHERE wanted_approval <> 'rejected' DO NOTHING"#,
-            new.id.0,
-            new.project_id.0,
-            new.experiment_id.0,
-            new.trial_id.0,
-            new.job_id.0,
-            new.region,
-            new.request.group,
-            stored::write(new.request)?,
-            new.request.approval.as_str(),
-            now,
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(inserted.rows_affected() == 1)
+        let mut connection = self.pool.acquire().await?;
+        insert(&mut connection, new, now).await
     }
 
     /// The package of a job's model in a group, unless it was rejected.
@@ -285,20 +318,8 @@ impl Store {
         new: &NewPackage<'_>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        let restarted = sqlx::query!(
-            r#"UPDATE model_packages
-               SET state = 'registering', request = $3, approval = $4, wanted_approval = $4, approval_note = NULL, set_at = NULL,
-                   reason = NULL, due_at = $5, changed_at = $5, tries = greatest(tries, 1)
-               WHERE id = $1 AND project_id = $2 AND state = 'failed'"#,
-            new.id.0,
-            new.project_id.0,
-            stored::write(new.request)?,
-            new.request.approval.as_str(),
-            now,
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(restarted.rows_affected() == 1)
+        let mut connection = self.pool.acquire().await?;
+        restart(&mut connection, new, now).await
     }
 
     /// Says how a package is to be approved; false if there is none, or it has failed.

@@ -7,7 +7,7 @@ pub(in crate::store) mod wake;
 
 pub use self::steps::{StepEnd, StepWork, Written};
 
-use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, ProjectId};
+use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, PipelineId, ProjectId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepKind, StepState};
@@ -52,6 +52,7 @@ pub struct Step {
     pub experiment_id: Option<ExperimentId>,
     pub experiment_state: Option<ExperimentState>,
     pub model_package_id: Option<ModelPackageId>,
+    pub endpoint_id: Option<EndpointId>,
     pub outputs: Option<Value>,
     pub reused_from: Option<PipelineId>,
     /// Of the experiment of its last try.
@@ -111,6 +112,7 @@ struct StepRow {
     experiment_id: Option<Uuid>,
     experiment_state: Option<String>,
     model_package_id: Option<Uuid>,
+    endpoint_id: Option<Uuid>,
     outputs: Option<Value>,
     reused_from: Option<Uuid>,
     budget_usd: Option<Decimal>,
@@ -142,6 +144,7 @@ impl TryFrom<StepRow> for Step {
             reason: row.reason,
             experiment_id: row.experiment_id.map(ExperimentId),
             model_package_id: row.model_package_id.map(ModelPackageId),
+            endpoint_id: row.endpoint_id.map(EndpointId),
             outputs: row.outputs,
             reused_from: row.reused_from.map(PipelineId),
             budget_usd: row.budget_usd.map(Usd),
@@ -253,7 +256,8 @@ impl Store {
         let rows = sqlx::query_as!(
             StepRow,
             r#"SELECT s.pipeline_id, s.place, s.name, s.kind, s.state, s.reason, s.tries, s.experiment_id,
-                      e.state AS "experiment_state?", s.model_package_id, s.outputs, s.reused_from,
+                      e.state AS "experiment_state?", s.model_package_id,
+                      (SELECT p.id FROM endpoints p WHERE p.experiment_id = s.experiment_id) AS endpoint_id, s.outputs, s.reused_from,
                       e.budget_usd AS "budget_usd?", w.settled_usd AS "settled_usd!", w.reserved_usd AS "reserved_usd!",
                       w.held_usd AS "held_usd!", w.spent_usd AS "spent_usd!", s.started_at, s.ended_at
                FROM pipeline_steps s LEFT JOIN experiments e ON e.id = s.experiment_id

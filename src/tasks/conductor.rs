@@ -318,18 +318,12 @@ impl Hand<'_> {
                 prepared.new_experiment(pipeline.project_id, fresh_workload_id),
             ),
             Ready::Model(id) => StepWork::Model(*id),
+            Ready::NewModel(model) => model.work(pipeline),
         };
         self.means.held_usd += ready.budget_usd();
-        let fingerprint = match &ready {
-            Ready::Job(job) => job.fingerprint.as_ref().map(<[u8; 32]>::as_slice),
-            Ready::Endpoint { .. }
-            | Ready::Experiment(_)
-            | Ready::Model(_)
-            | Ready::Reused { .. } => None,
-        };
         let (store, now) = (&self.app.store, self.app.clock.now());
         let written = store
-            .start_step(pipeline, place, &work, fingerprint, now)
+            .start_step(pipeline, place, &work, ready.fingerprint(), now)
             .await?;
         crash::point("after_step");
         self.app.wake_schedulers();

@@ -183,17 +183,13 @@ fn seconds(value: Option<i32>) -> Option<u64> {
 
 /// Converts the output of DescribeTrainingJob.
 pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> ObservedJob {
+    let status = output.training_job_status();
+    let status = status.map_or("", |status| status.as_str());
     ObservedJob {
-        job_name: job_name.to_owned(),
         arn: output.training_job_arn().unwrap_or("").to_owned(),
         marker: output
             .environment()
             .and_then(|environment| Some(request::marker(environment.get(MARKER)?))),
-        status: output
-            .training_job_status()
-            .map_or(JobStatus::Unknown(String::new()), |s| {
-                JobStatus::parse(s.as_str())
-            }),
         secondary_status: output
             .secondary_status()
             .map_or_else(String::new, |status| status.as_str().to_owned()),
@@ -223,8 +219,7 @@ pub(crate) fn observed(job_name: &str, output: &DescribeTrainingJobOutput) -> Ob
             .filter(|uri| !uri.is_empty())
             .map(str::to_owned),
         rules: rules(output),
-        exit_message: None,
-        tuned: None,
+        ..ObservedJob::named(job_name, JobStatus::parse(status))
     }
 }
 

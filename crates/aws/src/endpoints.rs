@@ -203,30 +203,18 @@ fn observed(name: &str, output: &DescribeEndpointOutput) -> ObservedJob {
     let variant = output.production_variants().first();
     let count = variant.and_then(ProductionVariantSummary::current_instance_count);
     ObservedJob {
-        job_name: name.to_owned(),
         arn: output.endpoint_arn().unwrap_or("").to_owned(),
-        marker: None,
-        status: status(told),
         secondary_status: told.map_or_else(String::new, |told| told.as_str().to_owned()),
         failure_reason: output.failure_reason().map(readable),
         created_at,
         modified_at: output.last_modified_time().and_then(moment),
         started_at: created_at,
-        ended_at: None,
-        training_seconds: None,
-        billable_seconds: None,
-        transitions: Vec::new(),
-        warm_pool: None,
-        final_metrics: Vec::new(),
         actual: Actual {
             instance_count: count.and_then(|count| u32::try_from(count).ok()),
             config_name: output.endpoint_config_name().map(str::to_owned),
             ..Actual::default()
         },
-        model_s3_uri: None,
-        rules: Vec::new(),
-        exit_message: None,
-        tuned: None,
+        ..ObservedJob::named(name, status(told))
     }
 }
 

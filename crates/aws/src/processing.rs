@@ -171,13 +171,10 @@ fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob
         .and_then(|resources| resources.cluster_config());
     let count = cluster.and_then(ProcessingClusterConfig::instance_count);
     ObservedJob {
-        job_name: job_name.to_owned(),
         arn: output.processing_job_arn().unwrap_or("").to_owned(),
         marker: output
             .environment()
             .and_then(|environment| Some(request::marker(environment.get(MARKER)?))),
-        secondary_status: status.as_str().to_owned(),
-        status,
         failure_reason: output.failure_reason().map(readable),
         created_at: output.creation_time().and_then(moment),
         modified_at: output.last_modified_time().and_then(moment),
@@ -185,9 +182,6 @@ fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob
         ended_at,
         training_seconds: ran,
         billable_seconds: ran,
-        transitions: Vec::new(),
-        warm_pool: None,
-        final_metrics: Vec::new(),
         actual: Actual {
             instance_type: cluster
                 .and_then(|cluster| cluster.instance_type())
@@ -195,10 +189,8 @@ fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob
             instance_count: count.and_then(|count| u32::try_from(count).ok()),
             ..Actual::default()
         },
-        model_s3_uri: None,
-        rules: Vec::new(),
         exit_message: output.exit_message().map(readable),
-        tuned: None,
+        ..ObservedJob::named(job_name, status)
     }
 }
 

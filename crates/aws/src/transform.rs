@@ -146,23 +146,16 @@ fn observed(job_name: &str, output: &DescribeTransformJobOutput) -> ObservedJob 
     let resources = output.transform_resources();
     let count = resources.and_then(TransformResources::instance_count);
     ObservedJob {
-        job_name: job_name.to_owned(),
         arn: output.transform_job_arn().unwrap_or("").to_owned(),
         marker: output
             .environment()
             .and_then(|environment| Some(request::marker(environment.get(MARKER)?))),
-        secondary_status: status.as_str().to_owned(),
-        status,
         failure_reason: output.failure_reason().map(readable),
         created_at: output.creation_time().and_then(moment),
-        modified_at: None,
         started_at,
         ended_at,
         training_seconds: ran,
         billable_seconds: ran,
-        transitions: Vec::new(),
-        warm_pool: None,
-        final_metrics: Vec::new(),
         actual: Actual {
             instance_type: resources
                 .and_then(TransformResources::instance_type)
@@ -170,10 +163,7 @@ fn observed(job_name: &str, output: &DescribeTransformJobOutput) -> ObservedJob 
             instance_count: count.and_then(|count| u32::try_from(count).ok()),
             ..Actual::default()
         },
-        model_s3_uri: None,
-        rules: Vec::new(),
-        exit_message: None,
-        tuned: None,
+        ..ObservedJob::named(job_name, status)
     }
 }
 

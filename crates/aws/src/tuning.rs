@@ -238,12 +238,15 @@ fn algorithm(training: &TrainingJobRequest) -> HyperParameterAlgorithmSpecificat
         .build()
 }
 
-fn definition(training: &TrainingJobRequest) -> HyperParameterTrainingJobDefinition {
-    let resources = HyperParameterTuningResourceConfig::builder()
+fn resources(training: &TrainingJobRequest) -> HyperParameterTuningResourceConfig {
+    HyperParameterTuningResourceConfig::builder()
         .instance_type(TrainingInstanceType::from(training.instance_type.as_str()))
         .instance_count(int(training.instance_count))
         .volume_size_in_gb(int(training.volume_size_gb))
-        .build();
+        .build()
+}
+
+fn definition(training: &TrainingJobRequest) -> HyperParameterTrainingJobDefinition {
     let stopping = StoppingCondition::builder()
         .max_runtime_in_seconds(int(training.max_runtime_seconds))
         .set_max_wait_time_in_seconds(training.max_wait_seconds.map(int))
@@ -269,7 +272,7 @@ fn definition(training: &TrainingJobRequest) -> HyperParameterTrainingJobDefinit
         .role_arn(&training.role_arn)
         .set_input_data_config(Some(channels.collect()))
         .output_data_config(output)
-        .hyper_parameter_tuning_resource_config(resources)
+        .hyper_parameter_tuning_resource_config(resources(training))
         .stopping_condition(stopping)
         .set_enable_managed_spot_training(training.max_wait_seconds.map(|_| true))
         .set_checkpoint_config(checkpoint)
@@ -325,24 +328,15 @@ fn observed(job_name: &str, output: &DescribeHyperParameterTuningJobOutput) -> O
     let count = resources.and_then(HyperParameterTuningResourceConfig::instance_count);
     let created_at = output.creation_time().and_then(moment);
     ObservedJob {
-        job_name: job_name.to_owned(),
         arn: output
             .hyper_parameter_tuning_job_arn()
             .unwrap_or("")
             .to_owned(),
         marker: environment.and_then(|environment| Some(request::marker(environment.get(MARKER)?))),
-        secondary_status: status.as_str().to_owned(),
-        status,
         failure_reason: output.failure_reason().map(readable),
         created_at,
         modified_at: output.last_modified_time().and_then(moment),
-        started_at: None,
         ended_at: output.hyper_parameter_tuning_end_time().and_then(moment),
-        training_seconds: None,
-        billable_seconds: None,
-        transitions: Vec::new(),
-        warm_pool: None,
-        final_metrics: Vec::new(),
         actual: Actual {
             instance_type: resources
                 .and_then(HyperParameterTuningResourceConfig::instance_type)
@@ -352,10 +346,7 @@ fn observed(job_name: &str, output: &DescribeHyperParameterTuningJobOutput) -> O
                 .and_then(HyperParameterTrainingJobDefinition::enable_managed_spot_training),
             ..Actual::default()
         },
-        model_s3_uri: None,
-        rules: Vec::new(),
-        exit_message: None,
-        tuned: None,
+        ..ObservedJob::named(job_name, status)
     }
 }
 

@@ -80,19 +80,7 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         lock(&mut tx, endpoint).await?;
         if let Some(reason) = &next.delete {
-            sqlx::query!(
-                r#"UPDATE trials SET stop_requested_at = coalesce(stop_requested_at, $2), due_at = $2,
-                          stop_reason = coalesce(stop_reason, left($3, 1000))
-                   WHERE id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')"#,
-                endpoint.trial_id.0,
-                now,
-                reason,
-            )
-            .execute(&mut *tx)
-            .await?;
-            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-                .execute(&mut *tx)
-                .await?;
+            stop(&mut tx, endpoint, reason, now).await?;
         }
         if !write(&mut tx, endpoint, next, now).await? {
             return Ok(false);
@@ -262,16 +250,7 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        let extended = sqlx::query!(
-            r#"UPDATE endpoints
-               SET time_to_live_seconds = time_to_live_seconds + $2, expires_at = expires_at + make_interval(secs => $2),
-                   announced_at = NULL, due_at = least(due_at, $3)
-               WHERE id = $1 AND state IN ('in_service', 'updating', 'rolling_back')"#,
-            endpoint.id.0,
-            seconds,
-            now,
-        );
-        if extended.execute(&mut *tx).await?.rows_affected() == 0 {
+        if !lives_longer(&mut tx, endpoint, seconds, now).await? {
             return Ok(Extended::NotServing);
         }
         tx.commit().await?;
@@ -285,6 +264,25 @@ pub enum Extended {
     Done,
     OverBudget,
     NotServing,
+}
+
+/// Extends the time to live; false if it does not serve.
+async fn lives_longer(
+    tx: &mut PgConnection,
+    endpoint: &Endpoint,
+    seconds: i64,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let extended = sqlx::query!(
+        r#"UPDATE endpoints
+           SET time_to_live_seconds = time_to_live_seconds + $2, expires_at = expires_at + make_interval(secs => $2::bigint),
+               announced_at = NULL, due_at = least(due_at, $3)
+           WHERE id = $1 AND state IN ('in_service', 'updating', 'rolling_back')"#,
+        endpoint.id.0,
+        seconds,
+        now,
+    );
+    Ok(extended.execute(tx).await?.rows_affected() == 1)
 }
 
 /// A further reservation for the same job, beside those before.
@@ -307,6 +305,29 @@ async fn reserve_more(
         ..Entry::worst_case(EntryKind::Reserved, resource, component, usd)
     };
     ledger::write(tx, account, &entry, now).await
+}
+
+/// Requests the stop of its trial, which deletes it.
+async fn stop(
+    tx: &mut PgConnection,
+    endpoint: &Endpoint,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"UPDATE trials SET stop_requested_at = coalesce(stop_requested_at, $2), due_at = $2,
+                  stop_reason = coalesce(stop_reason, left($3, 1000))
+           WHERE id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')"#,
+        endpoint.trial_id.0,
+        now,
+        reason,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+        .execute(tx)
+        .await?;
+    Ok(())
 }
 
 /// The usual order, since the pipeline is woken: the experiment first.

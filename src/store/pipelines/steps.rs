@@ -11,6 +11,7 @@ use super::Pipeline;
 use crate::store::events;
 use crate::store::experiments::steps::{self, NewStepWork};
 use crate::store::experiments::{self, NewExperiment};
+use crate::store::model_packages::{self, NewPackage};
 use crate::store::{Store, StoreError, retried};
 
 /// The work that a step begins.
@@ -18,8 +19,13 @@ use crate::store::{Store, StoreError, retried};
 pub enum StepWork<'a> {
     Job(NewStepWork<'a>),
     Experiment(NewExperiment<'a>),
-    /// A model package that is written already, which is the same however often it is asked for.
+    /// A model package that is there already.
     Model(ModelPackageId),
+    /// One that is not, or has failed before and is tried again.
+    NewModel {
+        new: NewPackage<'a>,
+        has_failed: bool,
+    },
 }
 
 /// Whether it was written.
@@ -126,6 +132,18 @@ impl Store {
                 (Some(new.id), None)
             }
             StepWork::Model(id) => (None, Some(*id)),
+            StepWork::NewModel { new, has_failed } => {
+                let is_written = if *has_failed {
+                    model_packages::restart(&mut tx, new, now).await?
+                } else {
+                    model_packages::insert(&mut tx, new, now).await?
+                };
+                // Somebody else was faster: the next look finds theirs.
+                if !is_written {
+                    return Ok(Written::Stale);
+                }
+                (None, Some(new.id))
+            }
         };
         let begun = Begun {
             place: place_of(place),

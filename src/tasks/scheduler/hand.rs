@@ -28,6 +28,9 @@ use crate::store::experiments::trials::{Attempt, Claimed};
 use crate::store::jobs::attempts::{Applied, Due};
 use crate::store::money::settling::Settlement;
 
+/// How often the trials of a tuning job are read while it runs.
+const TRIALS_EVERY: TimeDelta = TimeDelta::minutes(5);
+
 /// The state in the course of one claim.
 pub(super) struct Hand<'a> {
     pub(super) app: &'a App,
@@ -54,6 +57,8 @@ impl Hand<'_> {
             may_be_under_way: self.planned_here != Some(attempt.id),
             started_at: attempt.started_at,
             runtime_limit: self.runtime_limit(),
+            // Of its trials, a listing tells nothing.
+            look_every: (self.trial.kind == JobKind::Tuning).then_some(TRIALS_EVERY),
             waits: bill::waits(&attempt.transitions),
         })
     }
@@ -198,29 +203,21 @@ impl Hand<'_> {
         };
         // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
-        Ok(match self.trial.plan.as_ref().and_then(TrialPlan::job) {
-            Some(JobRequest::Training(template)) => {
+        let job = self.trial.plan.as_ref().and_then(TrialPlan::job);
+        let job = job.ok_or_else(|| StoreError::corrupt("trials", self.trial.id, "plan"))?;
+        Ok(match job {
+            JobRequest::Training(template) => {
                 let request = request::for_attempt(template, name, &marker, &trial);
                 let request = self.reporting(request);
                 aws.create(JobRequest::Training(&request)).await
             }
-            Some(JobRequest::Processing(template)) => {
-                let request = attempt::processing(template, names);
-                aws.create(JobRequest::Processing(&request)).await
-            }
-            Some(JobRequest::Tuning(template)) => {
-                let request = attempt::tuning(template, names);
-                aws.create(JobRequest::Tuning(&request)).await
-            }
-            Some(JobRequest::Transform(template)) => {
-                let request = attempt::transform(template, names);
-                aws.create(JobRequest::Transform(&request)).await
-            }
-            Some(JobRequest::Endpoint(template)) => {
-                let request = attempt::endpoint(template, names);
-                aws.create(JobRequest::Endpoint(&request)).await
-            }
-            None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
+            JobRequest::Processing(_)
+            | JobRequest::Tuning(_)
+            | JobRequest::Transform(_)
+            | JobRequest::Endpoint(_) => match attempt::of_step(job, names) {
+                Some(job) => aws.create(job.request()).await,
+                None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
+            },
         })
     }
 

@@ -46,6 +46,8 @@ pub struct AttemptFacts {
     pub started_at: Option<DateTime<Utc>>,
     /// How long it may run before we stop it, where SageMaker has no limit of its own.
     pub runtime_limit: Option<TimeDelta>,
+    /// How often it is worth a look while it runs, where listings do not tell what is new.
+    pub look_every: Option<TimeDelta>,
     /// Periods without instances, as last seen.
     pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
@@ -306,16 +308,7 @@ fn with_job(
         },
         // An unknown status means that the job is not over.
         JobStatus::InProgress | JobStatus::Unknown(_) if situation.stop_requested => Decision::Stop,
-        JobStatus::InProgress | JobStatus::Unknown(_) => {
-            // A listing or an event requests an earlier poll when there is news.
-            let net = situation.now + policy.net;
-            match limit(attempt, job) {
-                Some(limit) if limit <= situation.now => Decision::Stop,
-                limit => Decision::LookAgain {
-                    at: limit.map_or(net, |limit| limit.min(net)),
-                },
-            }
-        }
+        JobStatus::InProgress | JobStatus::Unknown(_) => runs(situation, attempt, job, policy),
         JobStatus::Stopping => Decision::LookAgain {
             at: situation.now + STOP_TAKES,
         },
@@ -347,6 +340,23 @@ fn with_job(
             ))
         }
         JobStatus::Failed => failed(situation, attempt, job, policy),
+    }
+}
+
+/// A job that nobody wants to stop: a listing or an event requests an earlier poll when there is news.
+fn runs(
+    situation: &Situation,
+    attempt: &AttemptFacts,
+    job: &ObservedJob,
+    policy: &Policy,
+) -> Decision {
+    let every = attempt.look_every.unwrap_or(policy.net);
+    let net = situation.now + every.min(policy.net);
+    match limit(attempt, job) {
+        Some(limit) if limit <= situation.now => Decision::Stop,
+        limit => Decision::LookAgain {
+            at: limit.map_or(net, |limit| limit.min(net)),
+        },
     }
 }
 

@@ -153,22 +153,21 @@ impl ObservedJob {
         JobPhase::of(&self.secondary_status)
     }
 
-    /// An endpoint that was deleted: SageMaker keeps nothing of it.
-    pub fn deleted(name: &str, start: DateTime<Utc>, end: DateTime<Utc>) -> Self {
-        let seconds = Some(seconds_between(start, end));
+    /// A job of which nothing is known but its name and status.
+    pub fn named(job_name: &str, status: JobStatus) -> Self {
         Self {
-            job_name: name.to_owned(),
+            job_name: job_name.to_owned(),
             arn: String::new(),
             marker: None,
-            status: JobStatus::Stopped,
-            secondary_status: "Deleted".to_owned(),
+            secondary_status: status.as_str().to_owned(),
+            status,
             failure_reason: None,
-            created_at: Some(start),
-            modified_at: Some(end),
-            started_at: Some(start),
-            ended_at: Some(end),
-            training_seconds: seconds,
-            billable_seconds: seconds,
+            created_at: None,
+            modified_at: None,
+            started_at: None,
+            ended_at: None,
+            training_seconds: None,
+            billable_seconds: None,
             transitions: Vec::new(),
             warm_pool: None,
             final_metrics: Vec::new(),
@@ -177,6 +176,21 @@ impl ObservedJob {
             rules: Vec::new(),
             exit_message: None,
             tuned: None,
+        }
+    }
+
+    /// An endpoint that was deleted: SageMaker keeps nothing of it.
+    pub fn deleted(name: &str, start: DateTime<Utc>, end: DateTime<Utc>) -> Self {
+        let seconds = Some(seconds_between(start, end));
+        Self {
+            secondary_status: "Deleted".to_owned(),
+            created_at: Some(start),
+            modified_at: Some(end),
+            started_at: Some(start),
+            ended_at: Some(end),
+            training_seconds: seconds,
+            billable_seconds: seconds,
+            ..Self::named(name, JobStatus::Stopped)
         }
     }
 
@@ -189,26 +203,12 @@ impl ObservedJob {
         start: DateTime<Utc>,
     ) -> Self {
         Self {
-            job_name: "bakeoff-x-1".into(),
-            arn: String::new(),
             marker: Some(marker.into()),
-            status,
             secondary_status: secondary_status.into(),
-            failure_reason: None,
             created_at: Some(start),
             modified_at: Some(start),
             started_at: Some(start),
-            ended_at: None,
-            training_seconds: None,
-            billable_seconds: None,
-            transitions: vec![],
-            warm_pool: None,
-            final_metrics: vec![],
-            actual: Actual::default(),
-            model_s3_uri: None,
-            rules: vec![],
-            exit_message: None,
-            tuned: None,
+            ..Self::named("bakeoff-x-1", status)
         }
     }
 

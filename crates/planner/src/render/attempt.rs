@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use bakeoff_domain::sagemaker::hosting::{
     EndpointRequest, MARKER_TAG, ModelSource, TransformJobRequest,
 };
-use bakeoff_domain::sagemaker::kind::JobKind;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::MARKER;
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
 use uuid::Uuid;
 
 use super::request::TRIAL_VARIABLE;
+use crate::plan::StepJob;
 
 /// What names an attempt.
 #[derive(Debug, Clone, Copy)]
@@ -31,16 +32,14 @@ impl Names<'_> {
     }
 }
 
-#[must_use]
-pub fn processing(template: &ProcessingJobRequest, names: Names<'_>) -> ProcessingJobRequest {
+fn processing(template: &ProcessingJobRequest, names: Names<'_>) -> ProcessingJobRequest {
     let mut request = template.clone();
     names.job.clone_into(&mut request.job_name);
     names.mark(&mut request.environment, &mut request.tags);
     request
 }
 
-#[must_use]
-pub fn tuning(template: &TuningJobRequest, names: Names<'_>) -> TuningJobRequest {
+fn tuning(template: &TuningJobRequest, names: Names<'_>) -> TuningJobRequest {
     let mut request = template.clone();
     names.job.clone_into(&mut request.job_name);
     names.mark(
@@ -58,8 +57,7 @@ pub fn tuning(template: &TuningJobRequest, names: Names<'_>) -> TuningJobRequest
     request
 }
 
-#[must_use]
-pub fn transform(template: &TransformJobRequest, names: Names<'_>) -> TransformJobRequest {
+fn transform(template: &TransformJobRequest, names: Names<'_>) -> TransformJobRequest {
     let mut request = template.clone();
     names.job.clone_into(&mut request.job_name);
     names.mark(&mut request.environment, &mut request.tags);
@@ -67,8 +65,7 @@ pub fn transform(template: &TransformJobRequest, names: Names<'_>) -> TransformJ
 }
 
 /// Its marker is a tag of the endpoint, since only a container has an environment.
-#[must_use]
-pub fn endpoint(template: &EndpointRequest, names: Names<'_>) -> EndpointRequest {
+fn endpoint(template: &EndpointRequest, names: Names<'_>) -> EndpointRequest {
     let mut request = template.clone();
     names.job.clone_into(&mut request.job_name);
     let mut environment = BTreeMap::new();
@@ -80,6 +77,17 @@ pub fn endpoint(template: &EndpointRequest, names: Names<'_>) -> EndpointRequest
         container.environment.extend(environment);
     }
     request
+}
+
+/// The job of an attempt of any kind but training, which has more to add.
+pub fn of_step(job: JobRequest<'_>, names: Names<'_>) -> Option<StepJob> {
+    Some(match job {
+        JobRequest::Training(_) => return None,
+        JobRequest::Processing(template) => StepJob::Processing(processing(template, names)),
+        JobRequest::Tuning(template) => StepJob::Tuning(Box::new(tuning(template, names))),
+        JobRequest::Transform(template) => StepJob::Transform(transform(template, names)),
+        JobRequest::Endpoint(template) => StepJob::Endpoint(endpoint(template, names)),
+    })
 }
 
 /// `bakeoff-<installation>-<attempt>`: 8 + 8 + 1 + 32 of SageMaker's 63 characters. A tuning job has only 32:

@@ -152,6 +152,27 @@ pub(super) fn transform(
     told(world, operation, answer)
 }
 
+fn has_transform_instances(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
+    let resources = &body["TransformResources"];
+    let kind = resources["InstanceType"].as_str().unwrap_or_default();
+    let wanted =
+        u32::try_from(resources["InstanceCount"].as_u64().unwrap_or(0)).unwrap_or(u32::MAX);
+    let busy = world.transforms.iter().filter(|job| {
+        job.account == world.account && job.instance_type == kind && !job.is_over(now)
+    });
+    let used: u32 = busy.map(|job| job.count).sum();
+    let most = world.quotas.of(kind);
+    if used.saturating_add(wanted) > most {
+        return Err(over_quota(
+            &format!("{kind} for transform job usage"),
+            most,
+            used,
+            wanted,
+        ));
+    }
+    Ok(())
+}
+
 fn create_transform(
     region: &Region,
     world: &mut World,
@@ -180,23 +201,9 @@ fn create_transform(
     if let Some(arn) = existing {
         return Err(in_use("ResourceInUse", &arn));
     }
-    let resources = &body["TransformResources"];
-    let kind = resources["InstanceType"].as_str().unwrap_or_default();
-    let wanted =
-        u32::try_from(resources["InstanceCount"].as_u64().unwrap_or(0)).unwrap_or(u32::MAX);
-    let busy = world.transforms.iter().filter(|job| {
-        job.account == world.account && job.instance_type == kind && !job.is_over(now)
-    });
-    let used: u32 = busy.map(|job| job.count).sum();
-    let most = world.quotas.of(kind);
-    if used.saturating_add(wanted) > most {
-        return Err(over_quota(
-            &format!("{kind} for transform job usage"),
-            most,
-            used,
-            wanted,
-        ));
-    }
+    let kind = body["TransformResources"]["InstanceType"].as_str();
+    let kind = kind.unwrap_or_default().to_owned();
+    has_transform_instances(world, &body, now)?;
     let uri = &body["TransformInput"]["DataSource"]["S3DataSource"]["S3Uri"];
     rules::has_input(
         region,
@@ -204,7 +211,6 @@ fn create_transform(
         &body,
         uri.as_str().unwrap_or_default(),
     )?;
-    let kind = kind.to_owned();
     let drawn = transform::Drawn {
         failure: world.breaks(&kind),
         seed: world.seed_of(&body),
@@ -299,6 +305,27 @@ fn find_tuning<'a>(
     found.ok_or_else(tuning::not_found)
 }
 
+fn has_instances(world: &World, definition: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
+    let resources = &definition["HyperParameterTuningResourceConfig"];
+    let kind = resources["InstanceType"].as_str().unwrap_or_default();
+    let count = u32::try_from(resources["InstanceCount"].as_u64().unwrap_or(1)).unwrap_or(u32::MAX);
+    let busy = world.tunings.iter().filter(|job| {
+        job.account == world.account && job.instance_type == kind && !job.is_over(now)
+    });
+    let used = busy.map(|job| job.in_use(now)).sum::<u32>();
+    let used = used.saturating_add(world.in_use(kind, false, now));
+    let most = world.quotas.of(kind);
+    if used.saturating_add(count) > most {
+        return Err(over_quota(
+            &format!("{kind} for training job usage"),
+            most,
+            used,
+            count,
+        ));
+    }
+    Ok(())
+}
+
 /// Parents that are over, instances within the quota, and inputs.
 fn has_place(
     region: &Region,
@@ -319,23 +346,7 @@ fn has_place(
             ));
         }
     }
-    let resources = &definition["HyperParameterTuningResourceConfig"];
-    let kind = resources["InstanceType"].as_str().unwrap_or_default();
-    let count = u32::try_from(resources["InstanceCount"].as_u64().unwrap_or(1)).unwrap_or(u32::MAX);
-    let busy = world.tunings.iter().filter(|job| {
-        job.account == world.account && job.instance_type == kind && !job.is_over(now)
-    });
-    let used = busy.map(|job| job.in_use(now)).sum::<u32>();
-    let used = used.saturating_add(world.in_use(kind, false, now));
-    let most = world.quotas.of(kind);
-    if used.saturating_add(count) > most {
-        return Err(over_quota(
-            &format!("{kind} for training job usage"),
-            most,
-            used,
-            count,
-        ));
-    }
+    has_instances(world, definition, now)?;
     for channel in definition["InputDataConfig"]
         .as_array()
         .into_iter()

@@ -23,6 +23,7 @@ pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
         may_be_under_way: false,
         started_at: None,
         runtime_limit: None,
+        look_every: None,
         waits: Vec::new(),
     }
 }
@@ -48,6 +49,32 @@ fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Si
 
 pub(super) fn seen(job: ObservedJob) -> Seen {
     Seen::Job(Box::new(job))
+}
+
+#[test]
+fn what_sagemaker_would_let_run_on_is_stopped_at_its_limit() {
+    let at = |minutes: i64| now() + TimeDelta::minutes(minutes);
+    let running = |minutes: i64, started: bool| {
+        let mut job = ObservedJob::sample(MARKER, JobStatus::InProgress, "InProgress", now());
+        job.started_at = job.started_at.filter(|_| started);
+        let facts = AttemptFacts {
+            runtime_limit: Some(TimeDelta::hours(1)),
+            ..attempt(AttemptState::Running)
+        };
+        let situation = situation(TrialState::Running, Some(facts), seen(job));
+        let situation = Situation {
+            now: at(minutes),
+            ..situation
+        };
+        decide(&situation, &Policy::default())
+    };
+    assert_eq!(running(10, true), Decision::LookAgain { at: at(60) });
+    assert_eq!(
+        running(10, false),
+        Decision::LookAgain { at: at(60) },
+        "it may start unseen"
+    );
+    assert_eq!(running(60, true), Decision::Stop);
 }
 
 #[test]
