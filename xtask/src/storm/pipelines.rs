@@ -1,5 +1,5 @@
-//! Pipelines of processing jobs: started while everything fails, one of them cancelled, and compared with the
-//! region's record at the end.
+//! Pipelines: started while everything fails, one of them cancelled, one with an endpoint that is updated, and
+//! compared with the region's record at the end.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use super::stage::Stage;
 use crate::http::{agent, get, pages, post, send};
 
-/// A diamond of steps, which are tried again; and one that is cancelled as soon as its first job runs.
+/// A diamond of steps, which are tried again; one that is cancelled as soon as its first job runs; and one that tunes,
+/// transforms and serves.
 const GRAPH: &str = "graph";
 const CUT: &str = "cut";
+const SERVE: &str = "serve";
 
 /// The pipelines of a seed.
 pub(super) struct Pipelines {
@@ -18,6 +20,8 @@ pub(super) struct Pipelines {
     /// By id, with its name.
     pub(super) accepted: BTreeMap<String, &'static str>,
     is_cut: bool,
+    /// Whether the endpoint was given another model, or is over.
+    is_updated: bool,
 }
 
 impl Pipelines {
@@ -27,10 +31,11 @@ impl Pipelines {
             pending: if is_idle {
                 Vec::new()
             } else {
-                vec![GRAPH, CUT]
+                vec![GRAPH, CUT, SERVE]
             },
             accepted: BTreeMap::new(),
             is_cut: is_idle,
+            is_updated: is_idle,
         }
     }
 
@@ -54,6 +59,25 @@ impl Pipelines {
         if !self.is_cut {
             self.cut(&url, key);
         }
+        if !self.is_updated {
+            self.update(&url, key);
+        }
+    }
+
+    /// Gives the endpoint another model once it serves; if it is over before that, nothing is lost.
+    fn update(&mut self, url: &str, key: &str) {
+        for one in pages(&format!("{url}/v1/endpoints"), key).unwrap_or_default() {
+            let path = format!(
+                "{url}/v1/endpoints/{}",
+                one["id"].as_str().unwrap_or_default()
+            );
+            if one["state"] == "in_service" {
+                let body = json!({"model": model("two")});
+                let request = agent().patch(path);
+                self.is_updated |= send(request, key, None, &body).is_ok();
+            }
+            self.is_updated |= !one["ended_at"].is_null();
+        }
     }
 
     /// Cancels one whose first job runs, or that is over already.
@@ -65,7 +89,7 @@ impl Pipelines {
             return;
         };
         let has_begun =
-            seen["steps"][0]["job"]["state"] == "running" || !seen["ended_at"].is_null();
+            seen["steps"][0]["jobs"][0]["state"] == "running" || !seen["ended_at"].is_null();
         if has_begun {
             let path = format!("{url}/v1/pipelines/{id}/cancel");
             self.is_cut = post(&path, key, &json!({})).is_ok();
@@ -79,9 +103,34 @@ impl Pipelines {
         };
         let all = pages(&format!("{url}/v1/pipelines"), &stage.api_key);
         let is_over = |one: &Value| !one["ended_at"].is_null();
+        let endpoints = pages(&format!("{url}/v1/endpoints"), &stage.api_key);
         self.pending.is_empty()
+            && endpoints.is_ok_and(|all| all.iter().all(is_over))
             && all.is_ok_and(|all| all.len() == self.accepted.len() && all.iter().all(is_over))
     }
+}
+
+fn model(name: &str) -> Value {
+    json!({"image": "serve:1", "model_s3_uri": format!("s3://storm/models/{name}/model.tar.gz")})
+}
+
+/// A tuning on two types, and, beside it, a batch transform and an endpoint.
+fn serve() -> Vec<Value> {
+    let tuning = json!({
+        "strategy": "random", "trials": 4, "parallel": 2, "image": "train:1", "objective": {"metric": "loss"},
+        "metrics": [{"name": "loss", "regex": "loss=([0-9.]+)", "meaning": "validation_loss"}],
+        "channels": [{"name": "train", "s3_uri": "s3://storm/train/"}], "max_runtime_seconds": 1800,
+        "ranges": {"lr": {"min": "1e-5", "max": "1e-3", "scaling": "logarithmic"}},
+        "candidates": [{"instance_type": "ml.g5.xlarge"}, {"instance_type": "ml.g5.2xlarge"}]});
+    let transform = json!({"model": model("one"), "instance_type": "ml.g5.xlarge", "input_s3_uri": "s3://storm/train/",
+        "max_runtime_seconds": 3600});
+    let endpoint = json!({"model": model("one"), "instance_type": "ml.g5.xlarge", "time_to_live_hours": 2,
+        "smoke_test": {"body": "{}", "expect": "generated_text"}});
+    vec![
+        json!({"name": "tune", "retries": 2, "tuning": tuning}),
+        json!({"name": "predict", "retries": 2, "transform": transform}),
+        json!({"name": "serve", "retries": 2, "endpoint": endpoint}),
+    ]
 }
 
 fn pipeline(name: &str) -> Value {
@@ -99,11 +148,13 @@ fn pipeline(name: &str) -> Value {
             step("right", "${one.outputs.out}"),
             step("last", "${left.outputs.out}"),
         ]
+    } else if name == SERVE {
+        serve()
     } else {
         vec![step("one", raw), step("two", "${one.outputs.out}")]
     };
     json!({"name": name, "region": "us-east-1", "role_arn": "arn:aws:iam::111122223333:role/prep",
-        "output_s3_uri": "s3://storm/pipelines", "budget_usd": 50, "steps": steps})
+        "output_s3_uri": "s3://storm/pipelines", "budget_usd": 120, "steps": steps})
 }
 
 /// The region's jobs of each kind.

@@ -58,6 +58,8 @@ const METRIC_MICRO_USD: i64 = 10;
 /// What one read of a job requests: the job's own metric, and those of each of its hosts.
 const METRICS_OF_A_JOB: u64 = 1;
 const METRICS_OF_A_HOST: u64 = 5;
+/// An hour of the endpoints here, millionths of a dollar.
+const ESTIMATE: i64 = 1_500_000;
 
 /// What went wrong, by kind; all zero when nothing did.
 #[derive(Debug, Default, Clone)]
@@ -93,6 +95,8 @@ pub(super) struct Verdict {
     pub(super) backwards: u32,
     /// Models that are not in the registry as the service believes, or are there twice, or without a row.
     pub(super) packages_wrong: u32,
+    /// Endpoints that are still there, and models and configurations of endpoints that are not.
+    pub(super) endpoints_leaked: u32,
     /// Pipelines that are over and whose steps or money do not fit.
     pub(super) pipelines_wrong: u32,
     /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
@@ -128,7 +132,7 @@ impl Verdict {
         self.duplicates + self.over_budget + self.trespasses + self.panics + self.backwards == 0
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
             && self.metrics_wrong + self.unnoticed + self.left_open == 0
-            && self.packages_wrong + self.pipelines_wrong == 0
+            && self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
@@ -136,7 +140,7 @@ impl Verdict {
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
-            || self.packages_wrong + self.pipelines_wrong > 0;
+            || self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked > 0;
         self.is_late && !is_harmed
     }
 }
@@ -163,6 +167,8 @@ struct Record {
     /// Other people's jobs.
     strangers: Vec<Value>,
     faults: BTreeMap<String, u64>,
+    /// Models and endpoint configurations that are there.
+    parts: u64,
 }
 
 impl Record {
@@ -181,6 +187,7 @@ impl Record {
             jobs,
             elsewhere,
             strangers,
+            parts: record["models_and_configs"].as_u64().unwrap_or(0),
             faults: faults
                 .map(|(kind, count)| (kind.clone(), count.as_u64().unwrap_or(0)))
                 .collect(),
@@ -223,6 +230,7 @@ pub(super) fn judge(
     count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
     if is_over {
         count_at_rest(stage, &url, plan, &mut verdict)?;
+        count_endpoints(&record, &mut verdict);
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
     counts::pools(stage, ground, jobs, &mut verdict);
@@ -426,7 +434,12 @@ fn count_orphans(
             verdict.notes.push(format!("{} runs on", job["name"]));
         } else if let Some(ours) = known {
             let bill = billed(job);
-            if (bill - ours.usd).abs() > tolerance {
+            // Nobody tells when an endpoint was deleted: if it was gone before anybody looked, it is booked until it
+            // was found to be gone, and says that it is an estimate.
+            let is_bounded = job["kind"] == "endpoint"
+                && ours.is_estimated
+                && (0..=ESTIMATE).contains(&(ours.usd - bill));
+            if (bill - ours.usd).abs() > tolerance && !is_bounded {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(
                     "{} is billed {bill} and booked {} (millionths of a dollar): {job}; {}",
@@ -466,6 +479,19 @@ fn count_at_rest(
     verdict.packages_wrong = found.wrong.len().try_into().unwrap_or(u32::MAX);
     verdict.notes.extend(found.wrong);
     Ok(())
+}
+
+fn count_endpoints(record: &Record, verdict: &mut Verdict) {
+    let is_there = |job: &&Value| job["kind"] == "endpoint" && job["status"] != "Deleted";
+    // One that was asked to be deleted goes by itself.
+    let is_left = |job: &&Value| is_there(job) && job["stop_asked_at"].is_null();
+    let left = record.jobs.iter().filter(is_left).count();
+    let left = left.saturating_add(usize::try_from(record.parts).unwrap_or(usize::MAX));
+    verdict.endpoints_leaked = left.try_into().unwrap_or(u32::MAX);
+    if left > 0 {
+        let note = format!("{left} endpoints, configurations or models are left");
+        verdict.notes.push(note);
+    }
 }
 
 fn count_held(

@@ -13,6 +13,8 @@ pub(super) struct Booked {
     pub(super) metrics_usd: i64,
     /// When it was declared to have no job, or no longer to have one.
     pub(super) given_up_at: Option<DateTime<Utc>>,
+    /// Some of it is an estimate.
+    pub(super) is_estimated: bool,
     /// Its ledger entries, for diagnosis.
     pub(super) entries: Vec<String>,
 }
@@ -27,8 +29,12 @@ impl Booked {
             entry_in_words(entry)
         ));
         match entry["component"].as_str() {
-            Some("training" | "processing" | "warm_pool" | "orphaned_job" | "storage") => {
+            Some(
+                "training" | "processing" | "tuning" | "transform" | "hosting" | "warm_pool"
+                | "orphaned_job" | "storage",
+            ) => {
                 self.usd += usd;
+                self.is_estimated |= entry["estimated"] == true;
             }
             Some("cloudwatch") => self.metrics_usd += usd,
             _ => {}
