@@ -14,7 +14,9 @@ ALTER TABLE jobs
     DROP CONSTRAINT jobs_trial_kind,
     ADD CONSTRAINT jobs_trial_kind CHECK (trial_id IS NULL OR kind IN ('training', 'processing', 'tuning', 'transform', 'endpoint')) NOT VALID,
     -- The trials of a tuning job as last seen.
-    ADD COLUMN tuned jsonb;
+    ADD COLUMN tuned jsonb,
+    -- When the deletion of an endpoint was last asked for: nobody tells afterwards when it was deleted.
+    ADD COLUMN delete_asked_at timestamptz;
 ALTER TABLE orphaned_jobs
     DROP CONSTRAINT orphaned_jobs_kind_check,
     ADD CONSTRAINT orphaned_jobs_kind_check CHECK (kind IN ('training', 'processing', 'tuning', 'transform', 'endpoint')) NOT VALID;

@@ -305,4 +305,78 @@ sagemaker.stop_processing_job(ProcessingJobName="prep-2")
 check("one that runs is", sagemaker.describe_processing_job(ProcessingJobName="prep-2")["ProcessingJobStatus"] == "Stopping")
 sagemaker.delete_processing_job(ProcessingJobName="prep")
 check("a deleted one frees its name", sagemaker.create_processing_job(**processing("prep"))["ProcessingJobArn"] == arn)
+
+
+def tuning(name, **changes):
+    config = {"Strategy": "Random", "HyperParameterTuningJobObjective": {"MetricName": "loss", "Type": "Minimize"},
+              "ResourceLimits": {"MaxNumberOfTrainingJobs": 3, "MaxParallelTrainingJobs": 2}, "RandomSeed": 7,
+              "ParameterRanges": {"ContinuousParameterRanges": [
+                  {"Name": "lr", "MinValue": "1e-5", "MaxValue": "1e-3", "ScalingType": "Logarithmic"}]}}
+    config.update(changes)
+    return dict(HyperParameterTuningJobName=name, HyperParameterTuningJobConfig=config, TrainingJobDefinition={
+        "AlgorithmSpecification": {"TrainingImage": "t:1", "TrainingInputMode": "File", "MetricDefinitions": [{"Name": "loss", "Regex": "l=(.*)"}]},
+        "RoleArn": "arn:aws:iam::111122223333:role/r", "OutputDataConfig": {"S3OutputPath": "s3://tests/tuned"},
+        "HyperParameterTuningResourceConfig": {"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600}})
+
+
+check("a tuning job's name has 32 characters", refused(sagemaker.create_hyper_parameter_tuning_job, **tuning("x" * 33))[0] is not None)
+check("Hyperband stops by itself", "Hyperband" in refused(sagemaker.create_hyper_parameter_tuning_job, **tuning(
+    "band", Strategy="Hyperband", TrainingJobEarlyStoppingType="Auto"))[1])
+sagemaker.create_hyper_parameter_tuning_job(**tuning("tune"))
+check("a tuning job is created once", refused(sagemaker.create_hyper_parameter_tuning_job, **tuning("tune"))[0] == "ResourceInUse")
+missing = refused(sagemaker.describe_hyper_parameter_tuning_job, HyperParameterTuningJobName="nobody")
+check("one that is not there has a code of its own", missing[0] == "ResourceNotFound" and "can't find a tuning job" in missing[1])
+advance(7200)
+seen = sagemaker.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName="tune")
+trials = [one for page in sagemaker.get_paginator("list_training_jobs_for_hyper_parameter_tuning_job").paginate(
+    HyperParameterTuningJobName="tune", PaginationConfig={"PageSize": 2}) for one in page["TrainingJobSummaries"]]
+best = [one["FinalHyperParameterTuningJobObjectiveMetric"]["Value"] for one in trials]
+check("its trials have searched hyperparameters and an objective",
+      seen["HyperParameterTuningJobStatus"] == "Completed" and len(best) == 3 and all("lr" in one["TunedHyperParameters"] for one in trials))
+check("a trial is described as a training job",
+      sagemaker.describe_training_job(TrainingJobName=trials[0]["TrainingJobName"])["BillableTimeInSeconds"] > 0)
+
+model = dict(ModelName="m", ExecutionRoleArn="arn:aws:iam::111122223333:role/r", PrimaryContainer={"Image": "s:1", "ModelDataUrl": "s3://tests/m.tar.gz"})
+sagemaker.create_model(**model)
+check("a model is created once", refused(sagemaker.create_model, **model)[1].startswith("Cannot create already existing model"))
+transform = dict(TransformJobName="t", ModelName="m", TransformInput={"DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://tests/train/"}}},
+                 TransformOutput={"S3OutputPath": "s3://tests/transformed"}, TransformResources={"InstanceType": "ml.g5.xlarge", "InstanceCount": 1})
+check("payloads are bounded", "100 MB" in refused(
+    sagemaker.create_transform_job, **{**transform, "MaxConcurrentTransforms": 20, "MaxPayloadInMB": 6})[1])
+sagemaker.create_transform_job(**transform)
+check("a transform job is created once", refused(sagemaker.create_transform_job, **transform)[0] == "ResourceInUse")
+advance(3600)
+seen = sagemaker.describe_transform_job(TransformJobName="t")
+check("it ends with its output", seen["TransformJobStatus"] == "Completed"
+      and s3.list_objects_v2(Bucket="tests", Prefix="transformed/")["KeyCount"] == 1)
+check("one that is over is not stopped", "in status Completed" in refused(sagemaker.stop_transform_job, TransformJobName="t")[1])
+
+variant = {"VariantName": "AllTraffic", "ModelName": "m", "InstanceType": "ml.g5.xlarge", "InitialInstanceCount": 1}
+check("a type with disks of its own takes no volume", "VolumeSizeInGB" in refused(
+    sagemaker.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[{**variant, "VolumeSizeInGB": 50}])[1])
+check("a configuration needs its model", refused(sagemaker.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[
+    {**variant, "ModelName": "none"}])[1].startswith("Could not find model"))
+sagemaker.create_endpoint_config(EndpointConfigName="c", ProductionVariants=[variant])
+check("an endpoint needs its configuration", refused(
+    sagemaker.create_endpoint, EndpointName="e", EndpointConfigName="none")[1].startswith("Could not find endpoint configuration"))
+arn = sagemaker.create_endpoint(EndpointName="e", EndpointConfigName="c", Tags=[{"Key": "team", "Value": "research"}])["EndpointArn"]
+check("an endpoint is created once, whatever the case of its name", refused(
+    sagemaker.create_endpoint, EndpointName="E", EndpointConfigName="c")[1].startswith("Cannot create already existing endpoint"))
+check("one that is being created is not deleted", refused(
+    sagemaker.delete_endpoint, EndpointName="e")[1].startswith("Cannot update in-progress endpoint"))
+advance(900)
+check("it serves, with its tags", sagemaker.describe_endpoint(EndpointName="e")["EndpointStatus"] == "InService"
+      and sagemaker.list_tags(ResourceArn=arn)["Tags"] == [{"Key": "team", "Value": "research"}])
+runtime = boto3.client("sagemaker-runtime", endpoint_url=API, **OPTIONS)
+answer = json.loads(runtime.invoke_endpoint(EndpointName="e", ContentType="application/json", Body=b"{}")["Body"].read())
+check("it answers", "generated_text" in answer)
+sagemaker.update_endpoint(EndpointName="e", EndpointConfigName="c")
+check("it is updated", sagemaker.describe_endpoint(EndpointName="e")["EndpointStatus"] == "Updating")
+advance(900)
+check("it is listed", [one["EndpointName"] for one in sagemaker.list_endpoints(NameContains="e")["Endpoints"]] == ["e"])
+sagemaker.delete_endpoint(EndpointName="e")
+check("it is being deleted", sagemaker.describe_endpoint(EndpointName="e")["EndpointStatus"] == "Deleting")
+advance(300)
+check("and then it is gone", refused(sagemaker.describe_endpoint, EndpointName="e")[1].startswith("Could not find endpoint"))
 print(f"boto3: {held} checks held")

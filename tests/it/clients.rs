@@ -16,6 +16,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use bakeoff_domain::sagemaker::ports::PageRequest;
+use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
@@ -98,7 +99,7 @@ fn boto3_meets_the_real_services_rules() {
     let Some(text) = python("region.py", &[&region.url, &region.s3_url]) else {
         return;
     };
-    assert!(text.contains("boto3: 35 checks held"), "{text}");
+    assert!(text.contains("boto3: 57 checks held"), "{text}");
 }
 
 #[sqlx::test(migrations = false)]
@@ -291,4 +292,35 @@ async fn a_step_runs_in_moto_as_in_the_region(pool: PgPool) {
         Usd::ZERO,
         "what never started costs nothing"
     );
+}
+
+/// An endpoint in moto, which serves and is deleted at once, and forgets when.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_serves_in_moto_as_in_the_region(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let Some(moto) = Moto::start("none") else {
+        return;
+    };
+    let theirs = ports_of(&moto.url, &moto.url).await;
+    let ports = Ports {
+        endpoints: theirs.endpoints.clone(),
+        jobs: theirs.jobs,
+        ..test.ports.clone()
+    };
+    test.app.place.aws = Arc::new(Aws::new(ports, test.app.clock.clone(), 100_000.0));
+    test.app.place.aws.expect_account(ACCOUNT);
+    let mut body = crate::endpoints::body("one");
+    // Its list of types is an old one.
+    body["endpoint"]["instance_type"] = json!("ml.m5.xlarge");
+    body["endpoint"]["smoke_test"]["expect"] = json!("body");
+    let id = crate::endpoints::created(&test, &body).await;
+    crate::endpoints::until(&test, &id, EndpointState::InService).await;
+    crate::endpoints::until(&test, &id, EndpointState::Deleted).await;
+    let request = PageRequest {
+        fragment: "bakeoff-".to_owned(),
+        created_after: chrono::DateTime::UNIX_EPOCH,
+        token: None,
+    };
+    let left = theirs.endpoints.list(&request).await.unwrap();
+    assert!(left.jobs.is_empty(), "{left:#?}");
 }

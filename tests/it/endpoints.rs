@@ -24,11 +24,11 @@ pub(crate) fn endpoint(model: &str) -> Value {
         "smoke_test": {"body": "{\"inputs\": \"Guten\"}", "expect": "generated_text"}})
 }
 
-fn body(model: &str) -> Value {
+pub(crate) fn body(model: &str) -> Value {
     json!({"name": "legal-de", "region": "us-east-1", "owner": "the legal team", "endpoint": endpoint(model)})
 }
 
-async fn created(test: &TestApp, body: &Value) -> String {
+pub(crate) async fn created(test: &TestApp, body: &Value) -> String {
     let (status, answer) = test.post("/v1/endpoints", body).await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
     answer["id"].as_str().unwrap().to_owned()
@@ -39,7 +39,7 @@ async fn read(test: &TestApp, id: &str) -> EndpointView {
 }
 
 /// Until it is in a state, minute by minute.
-async fn until(test: &TestApp, id: &str, state: EndpointState) -> EndpointView {
+pub(crate) async fn until(test: &TestApp, id: &str, state: EndpointState) -> EndpointView {
     for _ in 0..300 {
         turn(test).await;
         let view = read(test, id).await;
@@ -292,6 +292,34 @@ async fn lost_replies_leave_one_endpoint(pool: PgPool) {
     until(&test, &id, EndpointState::Deleted).await;
     assert_eq!(jobs(&test.record().await).len(), 1);
     assert_nothing_is_left(&test).await;
+}
+
+/// A process dies after it asked for the deletion and before it heard that this was accepted; by the next look, the
+/// endpoint is gone, and nobody tells since when.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    let view = read(&test, &id).await;
+    let call = test
+        .client
+        .post(&test.region.url)
+        .header("x-amz-target", "SageMaker.DeleteEndpoint")
+        .body(json!({"EndpointName": view.endpoint_name}).to_string());
+    assert!(call.send().await.unwrap().status().is_success());
+    let now = test.app.clock.now();
+    sqlx::query("UPDATE jobs SET delete_asked_at = $1")
+        .bind(now)
+        .execute(&pool)
+        .await
+        .unwrap();
+    test.delete(&format!("/v1/endpoints/{id}")).await;
+    test.advance(TimeDelta::hours(5)).await;
+    until(&test, &id, EndpointState::Deleted).await;
+    assert_nothing_is_left(&test).await;
+    let estimated = "SELECT count(*) FROM ledger WHERE kind = 'settled' AND component = 'hosting' AND estimated";
+    assert_eq!(number(&pool, estimated).await, 1);
 }
 
 /// An endpoint whose row is lost is stopped and billed like every orphan.

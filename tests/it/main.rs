@@ -55,6 +55,7 @@ mod race;
 mod reads;
 mod registry;
 mod scheduler;
+mod sdk_pipelines;
 mod sdk_requests;
 mod security;
 mod security_wire;

@@ -20,6 +20,7 @@ mod openapi;
 mod process;
 mod python;
 mod queries;
+mod road;
 mod rules;
 mod stack;
 mod storm;
@@ -45,6 +46,8 @@ cargo xtask COMMAND
        --workloads N  so many workloads (200)
        --seed N       other workloads, another region (1)
        --json         print the result for machines
+  road [--json]       the pipelines among the examples, from raw data to a model that serves; the ledger against the region's bill
+       --kills N      kill -9 the service and Postgres in turn, N times, on the way
   durability          a million points while service and Postgres are killed: each acknowledged one is stored once
        --points N     so many points (1000000)
        --kills N      so many kills, in turn (100)
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Some("demo") => demo::run(&flags),
         Some("decisions") => decisions::run(&flags),
         Some("bench") => bench::run(&flags),
+        Some("road") => road::run(&flags),
         Some("durability") => durability::run(&flags),
         Some("eval") => eval::eval(&flags),
         Some("fit") => eval::fit(&flags),

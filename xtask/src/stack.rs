@@ -15,7 +15,15 @@ use crate::process::{Scratch, Signal, interrupt, program, root, signal, spawn, w
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// Objects that the examples' channels point to.
-const INPUTS: [&str; 3] = ["hebrew/train", "legal/train", "legal/validation"];
+const INPUTS: [&str; 5] = [
+    "hebrew/train",
+    "legal/train",
+    "legal/validation",
+    "hebrew/raw",
+    "legal/raw",
+];
+/// Scripts that the pipelines among them run.
+const SCRIPTS: [&str; 2] = ["prepare.py", "evaluate.py"];
 
 /// How a stack is started.
 pub(crate) struct Setup {
@@ -54,6 +62,12 @@ impl Stack {
             let folder = scratch.0.join("s3/bakeoff-example").join(input);
             fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
             fs::write(folder.join("part-00000"), "example\n").map_err(|error| error.to_string())?;
+        }
+        let code = scratch.0.join("s3/bakeoff-example/code");
+        fs::create_dir_all(&code).map_err(|error| error.to_string())?;
+        for script in SCRIPTS {
+            let from = root().join("examples/processing").join(script);
+            fs::copy(from, code.join(script)).map_err(|error| error.to_string())?;
         }
         let clock = format!(
             "2026-11-20T00:00:00Z,{},{}",

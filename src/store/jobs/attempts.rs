@@ -404,6 +404,23 @@ impl Store {
         retried(|| self.record_running_once(trial, attempt, due_at, metrics_at, now)).await
     }
 
+    /// Says that an endpoint is about to be deleted: a crash after that must not lose when it was.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn asks_deletion(
+        &self,
+        attempt: JobId,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE jobs SET delete_asked_at = $2 WHERE id = $1 AND settled_at IS NULL",
+            attempt.0,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     async fn record_running_once(
         &self,
         trial: &Claimed,
@@ -423,7 +440,9 @@ impl Store {
             .map(|seconds| now + TimeDelta::seconds(seconds.into()));
         sqlx::query!(
             r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
-                      metrics_due_at = $2, checkpoint_due_at = $4
+                      metrics_due_at = $2, checkpoint_due_at = $4,
+                      -- An endpoint is billed from its creation, whether or not anybody sees it again.
+                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, planned_at) ELSE started_at END
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
             metrics_at,

@@ -84,13 +84,24 @@ impl Hand<'_> {
         };
     }
 
-    /// An endpoint that is gone, after it was seen to be deleted: since then it is not billed.
+    /// An endpoint that is gone after its deletion was accepted: since then it is not billed. If nobody heard that it
+    /// was, several looks that find nothing say so, and its end is when that was asked for: an estimate.
     fn deleted(&self, attempt: &Attempt) -> Option<ObservedJob> {
-        let is_endpoint = self.trial.kind == JobKind::Endpoint;
-        let was_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
-        let span = attempt.started_at.zip(attempt.modified_at);
-        let (start, end) = span.filter(|_| is_endpoint && was_deleting)?;
-        Some(ObservedJob::deleted(&attempt.job_name, start, end))
+        let start = attempt.started_at?;
+        if self.trial.kind != JobKind::Endpoint {
+            return None;
+        }
+        let is_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
+        if let Some(end) = attempt.modified_at.filter(|_| is_deleting) {
+            return Some(ObservedJob::deleted(&attempt.job_name, start, end));
+        }
+        let is_sure = attempt.absent >= self.app.settings.policy.absent_max;
+        let end = attempt.delete_asked_at.filter(|_| is_sure)?;
+        Some(ObservedJob {
+            training_seconds: None,
+            billable_seconds: None,
+            ..ObservedJob::deleted(&attempt.job_name, start, end)
+        })
     }
 
     /// SageMaker stops no batch transform by itself.
@@ -397,6 +408,9 @@ impl Hand<'_> {
     /// A failed stop is retried soon; after an accepted one, the job is polled when it should be
     /// over.
     async fn stop(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        if self.trial.kind == JobKind::Endpoint {
+            self.app.store.asks_deletion(attempt.id, now).await?;
+        }
         let mut at = now + decide::STOP_TAKES;
         if !self.app.fence.may_stop(now) {
             at = now + self.app.settings.policy.poll;
@@ -416,6 +430,17 @@ impl Hand<'_> {
         } else if self.trial.kind == JobKind::Endpoint {
             // It is not billed any more; once it is gone, nobody tells since when.
             self.look().await;
+            if self
+                .job()
+                .is_none_or(|job| job.status != JobStatus::Stopping)
+            {
+                let accepted_at = self.app.clock.now();
+                let job = ObservedJob::named(&attempt.job_name, JobStatus::Stopping);
+                self.seen = Seen::Job(Box::new(ObservedJob {
+                    modified_at: Some(accepted_at),
+                    ..job
+                }));
+            }
         }
         self.app
             .store

@@ -166,6 +166,7 @@ fn planned(
         checkpoint_at: None,
         training_since: None,
         modified_at: None,
+        delete_asked_at: None,
         listed_at: None,
     }
 }

@@ -434,11 +434,11 @@ fn count_orphans(
             verdict.notes.push(format!("{} runs on", job["name"]));
         } else if let Some(ours) = known {
             let bill = billed(job);
-            // Nobody tells when an endpoint was deleted: if it was gone before anybody looked, it is booked until it
-            // was found to be gone, and says that it is an estimate.
+            // Nobody tells when an endpoint was deleted: if it was gone before anybody looked, it is booked until
+            // its deletion was asked for, and says that it is an estimate.
             let is_bounded = job["kind"] == "endpoint"
                 && ours.is_estimated
-                && (0..=ESTIMATE).contains(&(ours.usd - bill));
+                && (ours.usd - bill).abs() <= ESTIMATE;
             if (bill - ours.usd).abs() > tolerance && !is_bounded {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(

@@ -44,6 +44,8 @@ pub struct Attempt {
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's LastModifiedTime, as last seen.
     pub modified_at: Option<DateTime<Utc>>,
+    /// Of an endpoint: when its deletion was last asked for.
+    pub delete_asked_at: Option<DateTime<Utc>>,
     /// In tables, for unsettled attempts: time of the last complete listing, read together with the
     /// status.
     pub listed_at: Option<DateTime<Utc>>,
@@ -85,6 +87,7 @@ pub(super) struct AttemptRow {
     pub(super) checkpoint_at: Option<DateTime<Utc>>,
     pub(super) training_since: Option<DateTime<Utc>>,
     pub(super) modified_at: Option<DateTime<Utc>>,
+    pub(super) delete_asked_at: Option<DateTime<Utc>>,
     pub(super) listed_at: Option<DateTime<Utc>>,
 }
 
@@ -139,6 +142,7 @@ impl Attempt {
             checkpoint_at: row.checkpoint_at,
             training_since: row.training_since,
             modified_at: row.modified_at,
+            delete_asked_at: row.delete_asked_at,
             listed_at: row.listed_at,
         })
     }

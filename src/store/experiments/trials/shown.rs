@@ -226,6 +226,7 @@ impl ShownRow {
             checkpoint_at: self.checkpoint_at,
             training_since: self.training_since,
             modified_at: self.modified_at,
+            delete_asked_at: None,
             listed_at: None,
         }
     }
