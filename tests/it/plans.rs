@@ -8,7 +8,7 @@ use crate::support::{TestApp, spec};
 
 /// What grows with history. Lists of a project's experiments may read many when a filter leaves
 /// few.
-const GROWING: [&str; 9] = [
+const GROWING: [&str; 10] = [
     "trials",
     "jobs",
     "ledger",
@@ -18,10 +18,11 @@ const GROWING: [&str; 9] = [
     "sample_chunks",
     "pipelines",
     "pipeline_steps",
+    "endpoints",
 ];
 
 /// Part of a query's text, and what it is for.
-const TICK: [(&str, &str); 15] = [
+const TICK: [(&str, &str); 16] = [
     ("WITH stops AS (", "scheduler: claim what is due"),
     (
         "SELECT (SELECT due_at FROM trials",
@@ -70,6 +71,10 @@ const TICK: [(&str, &str); 15] = [
         "conductor: a work has ended",
     ),
     ("WHERE s.fingerprint = $1", "conductor: what was run before"),
+    (
+        "SELECT id FROM endpoints WHERE due_at <= $1",
+        "deployer: claim what is due",
+    ),
 ];
 
 /// The same of writing points and of what people read.
@@ -130,8 +135,8 @@ const TABLES: [(&str, &str); 18] = [
     ),
 ];
 
-/// 500 experiments of 200 trials, all over, each with an attempt; and 20 000 pipelines of four steps.
-const HISTORY: [&str; 11] = [
+/// 500 experiments of 200 trials, all over, each with an attempt; 500 endpoints; and 20 000 pipelines of four steps.
+const HISTORY: [&str; 12] = [
     "INSERT INTO experiments (id, project_id, name, workload_id, spec, state, budget_usd, created_at, ended_at, region)
      SELECT gen_random_uuid(), e.project_id, 'old', e.workload_id, '{}', 'completed', 1, now(), now(), e.region
      FROM (SELECT * FROM experiments LIMIT 1) e, generate_series(1, 500)",
@@ -167,6 +172,9 @@ const HISTORY: [&str; 11] = [
     "INSERT INTO pipeline_steps (pipeline_id, place, name, kind, state, outputs, fingerprint, ended_at)
      SELECT id, n, 'step-' || n, 'processing', 'completed', '{}', sha256((id::text || n)::bytea), now()
      FROM pipelines, generate_series(0, 3) n",
+    "INSERT INTO endpoints (id, project_id, experiment_id, trial_id, name, owner, region, spec, state, time_to_live_seconds, created_at, ended_at)
+     SELECT gen_random_uuid(), project_id, experiment_id, id, 'old', 'a key', region, '{}', 'deleted', 3600, now(), now()
+     FROM trials WHERE state = 'completed' AND ordinal = 1",
 ];
 
 #[sqlx::test(migrations = false)]

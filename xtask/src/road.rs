@@ -81,9 +81,9 @@ fn travel(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
     negotiated_price(stack)?;
     let (mut pending, mut is_over) = (EXAMPLES.to_vec(), false);
     let begun = Instant::now();
-    let (mut services, mut postgres) = (0_u32, 0_u32);
+    let mut kills = Kills::default();
     let (mut last, mut moved, mut seen) = (Instant::now(), Instant::now(), BTreeSet::new());
-    while !is_over || services + postgres < flags.kills {
+    while !is_over || kills.count() < flags.kills {
         pending.retain(|example| start(stack, example).is_err());
         let looked = look(stack);
         if let Ok((states, is_done)) = looked {
@@ -98,19 +98,36 @@ fn travel(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
         if moved.elapsed() > PATIENCE {
             return Err(format!("nothing happens any more: {seen:?}"));
         }
-        if services + postgres < flags.kills && last.elapsed() > SPREAD / flags.kills {
-            if services <= postgres {
-                stack.kill_service()?;
-                services += 1;
-            } else {
-                stack.kill_postgres()?;
-                postgres += 1;
-            }
+        if kills.count() < flags.kills && last.elapsed() > SPREAD / flags.kills {
+            kills.kill(stack)?;
             last = Instant::now();
         }
         std::thread::sleep(Duration::from_millis(250));
     }
-    Ok(json!({"service": services, "postgres": postgres}))
+    Ok(json!({"service": kills.service, "postgres": kills.postgres}))
+}
+
+/// How often each was killed.
+#[derive(Default)]
+struct Kills {
+    service: u32,
+    postgres: u32,
+}
+
+impl Kills {
+    fn count(&self) -> u32 {
+        self.service + self.postgres
+    }
+
+    fn kill(&mut self, stack: &mut Stack) -> Result<(), String> {
+        if self.service <= self.postgres {
+            self.service += 1;
+            stack.kill_service()
+        } else {
+            self.postgres += 1;
+            stack.kill_postgres()
+        }
+    }
 }
 
 fn start(stack: &Stack, example: &str) -> Result<(), String> {
@@ -184,15 +201,7 @@ fn judge(stack: &Stack, killed: &Value) -> Result<Value, String> {
         let kind = job["kind"].as_str().unwrap_or_default().to_owned();
         let attempt = job["attempt"].as_str().unwrap_or_default().to_owned();
         let of_kind: &mut (u64, i64) = kinds.entry(kind).or_default();
-        let bill: i64 = [
-            "micro_usd",
-            "storage_micro_usd",
-            "pool_micro_usd",
-            "pool_storage_micro_usd",
-        ]
-        .iter()
-        .filter_map(|part| job[*part].as_i64())
-        .sum();
+        let bill = bill(job);
         (of_kind.0, of_kind.1) = (of_kind.0 + 1, of_kind.1 + bill);
         *seen.entry(attempt.clone()).or_insert(0_u32) += 1;
         let ours = booked.get(&attempt).copied().unwrap_or_default();
@@ -212,6 +221,39 @@ fn judge(stack: &Stack, killed: &Value) -> Result<Value, String> {
             .map(|(attempt, _)| format!("{attempt} has two jobs")),
     );
     let packages = record["model_packages"].as_array().map_or(0, Vec::len);
+    wrong.extend(left_over(&record, packages, &pipelines));
+    let by_kind: BTreeMap<String, Value> = kinds
+        .into_iter()
+        .map(|(kind, (count, micro))| (kind, json!({"jobs": count, "usd": dollars(micro)})))
+        .collect();
+    Ok(
+        json!({"pipelines": pipelines.len(), "by_kind": by_kind, "model_packages": packages, "kills": killed, "wrong": wrong}),
+    )
+}
+
+/// What the region bills for a job, in millionths of a dollar.
+fn bill(job: &Value) -> i64 {
+    let parts = [
+        "micro_usd",
+        "storage_micro_usd",
+        "pool_micro_usd",
+        "pool_storage_micro_usd",
+    ];
+    parts.iter().filter_map(|part| job[*part].as_i64()).sum()
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "dollars of two examples"
+)]
+fn dollars(micro: i64) -> f64 {
+    micro as f64 / 1e6
+}
+
+/// What ought not to be there once both pipelines are over.
+fn left_over(record: &Value, packages: usize, pipelines: &[Value]) -> Vec<String> {
+    let mut wrong = Vec::new();
     if packages != EXAMPLES.len() {
         wrong.push(format!(
             "{packages} versions are registered, not one for each"
@@ -223,7 +265,7 @@ fn judge(stack: &Stack, killed: &Value) -> Result<Value, String> {
             record["models_and_configs"]
         ));
     }
-    for one in &pipelines {
+    for one in pipelines {
         if one["state"] != "completed" || one["reserved_usd"].as_f64() != Some(0.0) {
             wrong.push(format!(
                 "{} is {}, with {} held",
@@ -231,19 +273,7 @@ fn judge(stack: &Stack, killed: &Value) -> Result<Value, String> {
             ));
         }
     }
-    let by_kind = kinds.into_iter().map(|(kind, (count, micro))| {
-        #[expect(
-            clippy::as_conversions,
-            clippy::cast_precision_loss,
-            reason = "dollars of two examples"
-        )]
-        let usd = micro as f64 / 1e6;
-        (kind, json!({"jobs": count, "usd": usd}))
-    });
-    let by_kind: BTreeMap<String, Value> = by_kind.collect();
-    Ok(
-        json!({"pipelines": pipelines.len(), "by_kind": by_kind, "model_packages": packages, "kills": killed, "wrong": wrong}),
-    )
+    wrong
 }
 
 fn show(found: &Value) {

@@ -52,7 +52,7 @@ fn write_models(region: &Region, now: DateTime<Utc>) {
 }
 
 /// Writes the outputs of processing and batch transform jobs that have completed, and the models of trials.
-fn write_outputs(region: &Region, now: DateTime<Utc>) {
+pub(crate) fn write_outputs(region: &Region, now: DateTime<Utc>) {
     let due: Vec<(Vec<String>, DateTime<Utc>)> = region.with(|world| {
         let jobs = world.processing.iter_mut().filter(|job| !job.has_written);
         let due = jobs.filter_map(|job| {

@@ -428,19 +428,8 @@ impl Hand<'_> {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
         } else if self.trial.kind == JobKind::Endpoint {
-            // It is not billed any more; once it is gone, nobody tells since when.
+            // SageMaker tells when its deletion began only while that lasts.
             self.look().await;
-            if self
-                .job()
-                .is_none_or(|job| job.status != JobStatus::Stopping)
-            {
-                let accepted_at = self.app.clock.now();
-                let job = ObservedJob::named(&attempt.job_name, JobStatus::Stopping);
-                self.seen = Seen::Job(Box::new(ObservedJob {
-                    modified_at: Some(accepted_at),
-                    ..job
-                }));
-            }
         }
         self.app
             .store

@@ -189,38 +189,38 @@ fn create_transform(
         return Err(denied("sagemaker:CreateTransformJob", &name));
     }
     transform::check(&body)?;
-    let (account, place) = (world.account.clone(), world.region.clone());
-    let model = json!({"ModelName": body["ModelName"]});
-    let call = Call {
-        account: &account,
-        region: &place,
-        body: &model,
-        now,
-    };
-    world.hosting.has_model(call)?;
+    has_model(world, &body, now)?;
     if let Some(arn) = existing {
         return Err(in_use("ResourceInUse", &arn));
     }
-    let kind = body["TransformResources"]["InstanceType"].as_str();
-    let kind = kind.unwrap_or_default().to_owned();
     has_transform_instances(world, &body, now)?;
     let uri = &body["TransformInput"]["DataSource"]["S3DataSource"]["S3Uri"];
-    rules::has_input(
-        region,
-        &world.region,
-        &body,
-        uri.as_str().unwrap_or_default(),
-    )?;
+    let uri = uri.as_str().unwrap_or_default();
+    rules::has_input(region, &world.region, &body, uri)?;
+    let kind = body["TransformResources"]["InstanceType"].as_str();
+    let kind = kind.unwrap_or_default().to_owned();
     let drawn = transform::Drawn {
         failure: world.breaks(&kind),
         seed: world.seed_of(&body),
         launch_seconds: world.launches_within(),
         lag: world.lags(),
     };
+    let (account, place) = (world.account.clone(), &world.region);
     let arn = format!("arn:aws:sagemaker:{place}:{account}:transform-job/{name}");
     let job = TransformJob::new(body, arn.clone(), account, drawn, now);
     world.transforms.extend(job);
     Ok(json!({ "TransformJobArn": arn }))
+}
+
+/// Refuses a batch transform whose model there is not.
+fn has_model(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
+    let model = json!({"ModelName": body["ModelName"]});
+    world.hosting.has_model(Call {
+        account: &world.account,
+        region: &world.region,
+        body: &model,
+        now,
+    })
 }
 
 fn list_transforms(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
