@@ -336,10 +336,9 @@ async fn extend(
     let (project, region) = (endpoint.project_id, &endpoint.region);
     let mut request = endpoint.request()?;
     // What is around its time to live is reserved already.
+    request.time_to_live_seconds = has.saturating_mul(3600);
     let before = serving::priced(app, project, region, JobRequest::Endpoint(&request)).await?;
-    request.time_to_live_seconds = request
-        .time_to_live_seconds
-        .saturating_add((hours - has) * 3600);
+    request.time_to_live_seconds = hours * 3600;
     let after = serving::priced(app, project, region, JobRequest::Endpoint(&request)).await?;
     let usd = after.worst.total_usd - before.worst.total_usd;
     let needed = endpoint.settled_usd + endpoint.reserved_usd + usd;
@@ -351,6 +350,10 @@ async fn extend(
     match app.store.extend_endpoint(endpoint, by, now).await? {
         Extended::Done => Ok(()),
         Extended::NotServing => Err(not_serving(endpoint)),
+        Extended::Changed => {
+            let detail = "it was changed at the same time: read it, and ask again".to_owned();
+            Err(Problem::conflict("endpoint_not_changeable", detail))
+        }
         Extended::OverBudget => {
             let detail = format!(
                 "it can cost {usd} more, and so much is not left of the budget of the endpoint or of the project, or it is paused"

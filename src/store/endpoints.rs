@@ -64,6 +64,8 @@ pub struct Endpoint {
     pub reserved_usd: Usd,
     /// Since when it is billed.
     pub started_at: Option<DateTime<Utc>>,
+    /// When it must be deleted so that what is reserved is enough.
+    pub(super) latest_end: Option<DateTime<Utc>>,
     plan: serde_json::Value,
 }
 
@@ -80,6 +82,7 @@ impl Endpoint {
             test_tries: self.test_tries,
             time_to_live: self.time_to_live,
             expires_at: self.expires_at,
+            latest_end: self.latest_end,
             is_announced: self.announced_at.is_some(),
         }
     }
@@ -125,6 +128,7 @@ struct Row {
     settled_usd: Decimal,
     reserved_usd: Decimal,
     started_at: Option<DateTime<Utc>>,
+    latest_end: Option<DateTime<Utc>>,
     plan: serde_json::Value,
 }
 
@@ -168,6 +172,7 @@ impl TryFrom<Row> for Endpoint {
             settled_usd: Usd(row.settled_usd),
             reserved_usd: Usd(row.reserved_usd),
             started_at: row.started_at,
+            latest_end: row.latest_end,
             plan: row.plan,
         })
     }
@@ -214,7 +219,8 @@ impl Store {
                       t.state AS trial_state, t.reason AS trial_reason, t.stop_requested_at IS NOT NULL AS "is_stopping!",
                       j.job_name AS "job_name?", j.secondary_status AS status, r.model_package_id,
                       j.usd_per_hour AS "usd_per_hour?", x.budget_usd, x.settled_usd, x.reserved_usd,
-                      j.started_at AS "started_at?", t.plan
+                      j.started_at AS "started_at?", t.plan,
+                      j.started_at + make_interval(secs => t.billed_seconds_max) - interval '15 minutes' AS latest_end
                FROM endpoints e JOIN trials t ON t.id = e.trial_id JOIN experiments x ON x.id = e.experiment_id
                     JOIN endpoint_revisions r ON r.endpoint_id = e.id AND r.revision = e.revision
                     LEFT JOIN LATERAL (SELECT * FROM jobs WHERE trial_id = e.trial_id ORDER BY number DESC LIMIT 1) j ON true

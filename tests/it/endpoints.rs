@@ -1,7 +1,9 @@
 //! Endpoints: put into service, tested, updated, rolled back, extended, deleted in time and billed.
 
 use bakeoff::api::endpoints::EndpointView;
+use bakeoff::store::endpoints::{EndpointNext, Extended, Extension, WhichEndpoints};
 use bakeoff::tasks::deployer;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
@@ -159,6 +161,49 @@ async fn an_update_serves_after_its_test_and_a_bad_one_is_rolled_back(pool: PgPo
     assert_eq!(status, StatusCode::OK);
     let view = until(&test, &id, EndpointState::InService).await;
     assert_eq!(view.revision, 0);
+    let (status, answer) = test.delete(&path).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
+    until(&test, &id, EndpointState::Deleted).await;
+    assert_nothing_is_left(&test).await;
+}
+
+/// What the deployer decided before a change was asked for is not written over it.
+#[sqlx::test(migrations = false)]
+async fn a_change_asked_for_while_the_deployer_looks_is_not_lost(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    let path = format!("/v1/endpoints/{id}");
+    test.advance(TimeDelta::minutes(15)).await;
+    let (region, now) = (&test.app.place.region, test.app.clock.now());
+    let store = &test.app.store;
+    let claimed = store
+        .claim_due_endpoint(region, now, TimeDelta::zero())
+        .await;
+    let looked_at = claimed.unwrap().unwrap();
+    let two = json!({"model": endpoint("two")["model"]});
+    let (status, answer) = test.patch(&path, &two).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let waits = EndpointNext {
+        due_at: Some(now),
+        ..EndpointNext::default()
+    };
+    let is_written = store.record_endpoint(&looked_at, &waits, now).await;
+    assert!(!is_written.unwrap());
+    let view = until(&test, &id, EndpointState::InService).await;
+    assert_eq!((view.revision, view.wanted_revision), (1, 1));
+    // The same extension twice, from the same reading, is one.
+    let which = WhichEndpoints::One(looked_at.id);
+    let found = store.endpoints(looked_at.project_id, which, 1).await;
+    let looked_at = found.unwrap().remove(0);
+    let by = Extension {
+        hours: 3,
+        usd: Usd::from_f64(10.0).unwrap(),
+        budget_usd: Some(Usd::from_f64(1000.0).unwrap()),
+    };
+    let first = store.extend_endpoint(&looked_at, by, now).await.unwrap();
+    let second = store.extend_endpoint(&looked_at, by, now).await.unwrap();
+    assert_eq!((first, second), (Extended::Done, Extended::Changed));
     let (status, answer) = test.delete(&path).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
     until(&test, &id, EndpointState::Deleted).await;

@@ -112,7 +112,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Asks for another model in an endpoint that serves; false if it does not, or is being changed.
+    /// Asks for another model in an endpoint that serves; false if it does not, or is being changed. Like each change
+    /// that is asked for, it counts up the claims: what the deployer has decided before is not written over it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn want_revision(
         &self,
@@ -123,7 +124,7 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let revision = sqlx::query_scalar!(
             r#"UPDATE endpoints
-               SET state = 'updating', reason = NULL, due_at = $2, update_sent_at = NULL, test_tries = 0,
+               SET state = 'updating', reason = NULL, due_at = $2, update_sent_at = NULL, test_tries = 0, claims = claims + 1,
                    wanted_revision = 1 + (SELECT max(revision) FROM endpoint_revisions WHERE endpoint_id = $1)
                WHERE id = $1 AND state = 'in_service' RETURNING wanted_revision"#,
             endpoint.id.0,
@@ -159,7 +160,8 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let wanted = sqlx::query!(
             r#"UPDATE endpoints e
-               SET state = 'updating', reason = NULL, due_at = $3, update_sent_at = NULL, test_tries = 0, wanted_revision = $2
+               SET state = 'updating', reason = NULL, due_at = $3, update_sent_at = NULL, test_tries = 0, wanted_revision = $2,
+                   claims = claims + 1
                WHERE id = $1 AND state = 'in_service' AND revision <> $2
                  AND EXISTS (SELECT FROM endpoint_revisions r WHERE r.endpoint_id = e.id AND r.revision = $2)"#,
             endpoint.0,
@@ -251,7 +253,7 @@ impl Store {
         .execute(&mut *tx)
         .await?;
         if !lives_longer(&mut tx, endpoint, seconds, now).await? {
-            return Ok(Extended::NotServing);
+            return Ok(Extended::Changed);
         }
         tx.commit().await?;
         Ok(Extended::Done)
@@ -264,9 +266,12 @@ pub enum Extended {
     Done,
     OverBudget,
     NotServing,
+    /// Somebody else has changed it since it was read.
+    Changed,
 }
 
-/// Extends the time to live; false if it does not serve.
+/// Extends the time to live; false if it does not serve, or has been extended meanwhile. What the deployer has
+/// decided on the time before is not written: a claim counts up.
 async fn lives_longer(
     tx: &mut PgConnection,
     endpoint: &Endpoint,
@@ -276,11 +281,12 @@ async fn lives_longer(
     let extended = sqlx::query!(
         r#"UPDATE endpoints
            SET time_to_live_seconds = time_to_live_seconds + $2, expires_at = expires_at + make_interval(secs => $2::bigint),
-               announced_at = NULL, due_at = least(due_at, $3)
-           WHERE id = $1 AND state IN ('in_service', 'updating', 'rolling_back')"#,
+               announced_at = NULL, due_at = least(due_at, $3), claims = claims + 1
+           WHERE id = $1 AND state IN ('in_service', 'updating', 'rolling_back') AND time_to_live_seconds = $4"#,
         endpoint.id.0,
         seconds,
         now,
+        endpoint.time_to_live.num_seconds(),
     );
     Ok(extended.execute(tx).await?.rows_affected() == 1)
 }
@@ -355,7 +361,7 @@ async fn write(
                wanted_revision = coalesce($6, wanted_revision), test_tries = $7,
                update_sent_at = CASE WHEN $8 THEN $9 WHEN $10 THEN NULL ELSE update_sent_at END,
                in_service_at = CASE WHEN $11 THEN coalesce(in_service_at, $9) ELSE in_service_at END,
-               expires_at = CASE WHEN $11 THEN coalesce(expires_at, $9 + make_interval(secs => time_to_live_seconds)) ELSE expires_at END,
+               expires_at = CASE WHEN $11 THEN coalesce(expires_at, least($9 + make_interval(secs => time_to_live_seconds), $14)) ELSE expires_at END,
                announced_at = CASE WHEN $12 THEN $9 ELSE announced_at END, due_at = $13,
                ended_at = CASE WHEN $3 IN ('deleted', 'failed') THEN $9 END
            WHERE id = $1 AND claims = $2"#,
@@ -372,6 +378,7 @@ async fn write(
         next.in_service,
         next.announced,
         if state.is_over() { None } else { next.due_at },
+        endpoint.latest_end,
     );
     Ok(written.execute(tx).await?.rows_affected() == 1)
 }

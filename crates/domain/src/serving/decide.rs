@@ -37,6 +37,8 @@ pub struct EndpointFacts {
     pub time_to_live: TimeDelta,
     /// Once it has served.
     pub expires_at: Option<DateTime<Utc>>,
+    /// When it must be deleted so that what is reserved for it is enough; once it is billed.
+    pub latest_end: Option<DateTime<Utc>>,
     pub is_announced: bool,
 }
 
@@ -94,6 +96,13 @@ pub fn decide(facts: &EndpointFacts, seen: EndpointSeen, now: DateTime<Utc>) -> 
             failed: false,
         };
     }
+    // Also if it never served, or nobody could look at it for as long.
+    if facts.latest_end.is_some_and(|end| end <= now) {
+        return EndpointStep::Delete {
+            reason: "what is reserved for it is used up".to_owned(),
+            failed: !facts.state.serves(),
+        };
+    }
     let EndpointSeen::Endpoint { status, revision } = seen else {
         return wait;
     };
@@ -118,9 +127,9 @@ fn in_service(facts: &EndpointFacts, revision: u32, now: DateTime<Utc>) -> Endpo
     match facts.state {
         EndpointState::Creating => tested(),
         EndpointState::Updating if revision == facts.wanted_revision => tested(),
-        EndpointState::Updating => sent(facts, facts.wanted_revision, now),
+        EndpointState::Updating => sent(facts, facts.wanted_revision, revision, now),
         EndpointState::RollingBack if revision == facts.revision => EndpointStep::RolledBack,
-        EndpointState::RollingBack => sent(facts, facts.revision, now),
+        EndpointState::RollingBack => sent(facts, facts.revision, revision, now),
         EndpointState::InService => serving(facts, now),
         EndpointState::Deleting | EndpointState::Deleted | EndpointState::Failed => {
             EndpointStep::Wait { until: now + REST }
@@ -128,12 +137,13 @@ fn in_service(facts: &EndpointFacts, revision: u32, now: DateTime<Utc>) -> Endpo
     }
 }
 
-/// An update that SageMaker does not show: not sent yet, not visible yet, or undone by SageMaker.
-fn sent(facts: &EndpointFacts, revision: u32, now: DateTime<Utc>) -> EndpointStep {
+/// An update that SageMaker does not show: not sent yet, not visible yet, or undone by SageMaker. It is sent again
+/// if neither it nor what served before is shown: a way back that failed leaves the bad model in service.
+fn sent(facts: &EndpointFacts, revision: u32, shown: u32, now: DateTime<Utc>) -> EndpointStep {
     match facts.update_sent_at {
-        None => EndpointStep::Update { revision },
         Some(at) if now < at + UPDATE_SHOWS_AFTER => EndpointStep::Wait { until: now + POLL },
-        Some(_) => EndpointStep::RolledBack,
+        Some(_) if shown == facts.revision => EndpointStep::RolledBack,
+        Some(_) | None => EndpointStep::Update { revision },
     }
 }
 
@@ -197,6 +207,7 @@ mod tests {
             test_tries: 0,
             time_to_live: TimeDelta::hours(4),
             expires_at: None,
+            latest_end: None,
             is_announced: false,
         }
     }
@@ -280,6 +291,40 @@ mod tests {
                 "{state:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_reserved_is_enough_even_if_nobody_could_look() {
+        for state in EndpointState::ALL {
+            let used_up = EndpointFacts {
+                latest_end: Some(NOW),
+                ..facts(*state)
+            };
+            let step = decide(&used_up, EndpointSeen::Nothing, NOW);
+            assert_eq!(
+                matches!(step, EndpointStep::Delete { .. }),
+                *state != EndpointState::Deleting,
+                "{state:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_way_back_that_failed_is_tried_again() {
+        let back = EndpointFacts {
+            wanted_revision: 1,
+            update_sent_at: Some(NOW),
+            ..facts(EndpointState::RollingBack)
+        };
+        let bad = seen(EndpointStatus::InService, 1);
+        assert!(matches!(decide(&back, bad, NOW), EndpointStep::Wait { .. }));
+        let later = NOW + UPDATE_SHOWS_AFTER;
+        assert_eq!(
+            decide(&back, bad, later),
+            EndpointStep::Update { revision: 0 }
+        );
+        let good = seen(EndpointStatus::InService, 0);
+        assert_eq!(decide(&back, good, later), EndpointStep::RolledBack);
     }
 
     #[test]
