@@ -2,6 +2,7 @@
 //! is decided by [`bakeoff_domain::pipeline::decide`]; what a step begins is prepared by [`crate::pipelines`].
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use bakeoff_domain::ids::PipelineId;
 use bakeoff_domain::lifecycle::state::ExperimentState;
@@ -9,7 +10,7 @@ use bakeoff_domain::pipeline::decide::{Act, Means, StepFacts, Work, decide};
 use bakeoff_domain::pipeline::{StepKind, StepState, check};
 use bakeoff_domain::registry::RegistryState;
 use bakeoff_domain::serving::EndpointState;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use crate::app::App;
@@ -21,43 +22,31 @@ use crate::store::StoreError;
 use crate::store::endpoints::WhichEndpoints;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::pipelines::{Pipeline, Step, StepEnd, StepWork, Written};
+use crate::tasks::due::{self, Due, HOLD};
 
-/// Pipelines worked on in one tick.
-const TICK_MAX: usize = 50;
-/// How long a claim is held: longer than preparing the steps of a pipeline may take.
-const HOLD: TimeDelta = TimeDelta::minutes(5);
 /// How long a pipeline whose steps run is left alone; the end of a step's work makes it due at once.
 const PAUSE: TimeDelta = TimeDelta::seconds(30);
 
 /// Runs one tick; returns how many were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    for count in 0..TICK_MAX {
-        let now = app.clock.now();
-        // A copy of the database must not start what its original does.
-        if !app.fence.may_act(now) {
-            return Ok(count);
-        }
-        let claimed = app
-            .store
-            .claim_due_pipeline(&app.place.region, now, HOLD)
-            .await;
-        let pipeline = match claimed {
-            Ok(Some(pipeline)) => pipeline,
-            Ok(None) => return Ok(count),
-            // One that a newer version wrote must not hold up the others.
-            Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(%error, "unreadable pipeline; skipped");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        app.pulse.beat();
-        // One that fails must not hold up the others.
-        if let Err(error) = work(app, &pipeline).await {
-            tracing::warn!(%error, pipeline = %pipeline.id, "work on a pipeline failed; it is due again later");
-        }
+    due::tick::<Pipeline>(app).await
+}
+
+impl Due for Pipeline {
+    const WHAT: &'static str = "pipeline";
+
+    fn id(&self) -> impl Display {
+        self.id
     }
-    Ok(TICK_MAX)
+
+    async fn claim(app: &App, now: DateTime<Utc>) -> Result<Option<Self>, StoreError> {
+        let region = &app.place.region;
+        app.store.claim_due_pipeline(region, now, HOLD).await
+    }
+
+    async fn work(&self, app: &App) -> Result<(), StoreError> {
+        work(app, self).await
+    }
 }
 
 async fn work(app: &App, pipeline: &Pipeline) -> Result<(), StoreError> {

@@ -2,6 +2,8 @@
 //! endpoint at a time. What is done next is decided by [`bakeoff_domain::serving::decide`]; the scheduler creates
 //! and deletes them.
 
+use std::fmt::Display;
+
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::{EndpointRequest, revision_name};
 use bakeoff_domain::sagemaker::kind::JobKind;
@@ -16,11 +18,8 @@ use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::endpoints::{Endpoint, EndpointNext};
+use crate::tasks::due::{self, Due, HOLD};
 
-/// Endpoints worked on in one tick.
-const TICK_MAX: usize = 50;
-/// How long a claim is held: longer than all calls of a step may take.
-const HOLD: TimeDelta = TimeDelta::minutes(5);
 /// When it is looked at again after a change.
 const AGAIN: TimeDelta = TimeDelta::seconds(30);
 /// Characters of an answer that are told.
@@ -28,33 +27,24 @@ const TOLD_MAX: usize = 200;
 
 /// Runs one tick; returns how many were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    for count in 0..TICK_MAX {
-        let now = app.clock.now();
-        // A copy of the database must not change what its original runs.
-        if !app.fence.may_act(now) {
-            return Ok(count);
-        }
-        let claimed = app
-            .store
-            .claim_due_endpoint(&app.place.region, now, HOLD)
-            .await;
-        let endpoint = match claimed {
-            Ok(Some(endpoint)) => endpoint,
-            Ok(None) => return Ok(count),
-            // One that a newer version wrote must not hold up the others.
-            Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(%error, "unreadable endpoint; skipped");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        app.pulse.beat();
-        // One that fails must not hold up the others.
-        if let Err(error) = work(app, &endpoint).await {
-            tracing::warn!(%error, endpoint = %endpoint.id, "work on an endpoint failed; it is due again later");
-        }
+    due::tick::<Endpoint>(app).await
+}
+
+impl Due for Endpoint {
+    const WHAT: &'static str = "endpoint";
+
+    fn id(&self) -> impl Display {
+        self.id
     }
-    Ok(TICK_MAX)
+
+    async fn claim(app: &App, now: DateTime<Utc>) -> Result<Option<Self>, StoreError> {
+        let region = &app.place.region;
+        app.store.claim_due_endpoint(region, now, HOLD).await
+    }
+
+    async fn work(&self, app: &App) -> Result<(), StoreError> {
+        work(app, self).await
+    }
 }
 
 async fn work(app: &App, endpoint: &Endpoint) -> Result<(), StoreError> {

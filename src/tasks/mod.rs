@@ -6,6 +6,7 @@ pub mod checkpoints;
 pub mod compactor;
 pub mod conductor;
 pub mod deployer;
+mod due;
 pub mod fence;
 pub mod finalizer;
 pub mod ingester;

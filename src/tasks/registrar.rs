@@ -1,22 +1,21 @@
 //! The registrar: puts models into SageMaker's Model Registry and sets their approval, one claimed package
 //! at a time. What is done next is decided by [`bakeoff_domain::registry::decide`].
 
+use std::fmt::Display;
+
 use bakeoff_domain::registry::ObservedPackage;
 use bakeoff_domain::registry::decide::{
     self, AfterError, PackageChange, PackageStep, Refused, decide,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::model_packages::ModelPackage;
+use crate::tasks::due::{self, Due, HOLD};
 
-/// Packages worked on in one tick.
-const TICK_MAX: usize = 50;
-/// How long a claim is held: longer than all calls of a step may take.
-const HOLD: TimeDelta = TimeDelta::minutes(5);
 /// SageMaker's clock may be behind ours by so much.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(10);
 
@@ -31,34 +30,24 @@ fn refused(what: &'static str) -> impl FnOnce(AwsError) -> Refused {
 
 /// Runs one tick; returns how many were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    for count in 0..TICK_MAX {
-        let now = app.clock.now();
-        // A copy of the database must not register what its original does.
-        if !app.fence.may_act(now) {
-            return Ok(count);
-        }
-        // One at a time: a claim is held while its calls are made, and not while others' are.
-        let claimed = app
-            .store
-            .claim_due_model_package(&app.place.region, now, HOLD)
-            .await;
-        let package = match claimed {
-            Ok(Some(package)) => package,
-            Ok(None) => return Ok(count),
-            // One that a newer version wrote must not hold up the others.
-            Err(error @ StoreError::Corrupt { .. }) => {
-                tracing::error!(%error, "unreadable model package; skipped");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        app.pulse.beat();
-        // One that fails must not hold up the others.
-        if let Err(error) = work(app, &package).await {
-            tracing::warn!(%error, package = %package.id, "work on a model package failed; it is due again later");
-        }
+    due::tick::<ModelPackage>(app).await
+}
+
+impl Due for ModelPackage {
+    const WHAT: &'static str = "model package";
+
+    fn id(&self) -> impl Display {
+        self.id
     }
-    Ok(TICK_MAX)
+
+    async fn claim(app: &App, now: DateTime<Utc>) -> Result<Option<Self>, StoreError> {
+        let region = &app.place.region;
+        app.store.claim_due_model_package(region, now, HOLD).await
+    }
+
+    async fn work(&self, app: &App) -> Result<(), StoreError> {
+        work(app, self).await
+    }
 }
 
 async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
