@@ -442,7 +442,7 @@ impl Store {
             r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4,
                       -- An endpoint is billed from its creation, whether or not anybody sees it again.
-                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, planned_at) ELSE started_at END
+                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, $3) ELSE started_at END
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
             metrics_at,

@@ -92,15 +92,18 @@ impl Hand<'_> {
             return None;
         }
         let is_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
-        if let Some(end) = attempt.modified_at.filter(|_| is_deleting) {
-            return Some(ObservedJob::deleted(&attempt.job_name, start, end));
-        }
         let is_sure = attempt.absent >= self.app.settings.policy.absent_max;
-        let end = attempt.delete_asked_at.filter(|_| is_sure)?;
+        let told = attempt.modified_at.filter(|_| is_deleting);
+        let end = told.or_else(|| attempt.delete_asked_at.filter(|_| is_sure))?;
+        let job = ObservedJob::deleted(&attempt.job_name, start, end);
+        // A listing tells of the deletion, but the start is known only from a look.
+        if told.is_some() && attempt.is_compared {
+            return Some(job);
+        }
         Some(ObservedJob {
             training_seconds: None,
             billable_seconds: None,
-            ..ObservedJob::deleted(&attempt.job_name, start, end)
+            ..job
         })
     }
 
