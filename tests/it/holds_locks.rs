@@ -8,15 +8,17 @@ use std::time::Duration;
 use bakeoff::app::{App, Settings};
 use bakeoff::clock::real_sleep;
 use bakeoff::store::StoreError;
+use bakeoff::store::endpoints::WhichEndpoints;
 use bakeoff::store::experiments::lifecycle::ExperimentCommand;
 use bakeoff::store::jobs::attempts::Due;
 use bakeoff::store::series::Samples;
 use bakeoff::store::series::metrics::Progress;
 use bakeoff::tasks::{ingester, scheduler, watcher};
-use bakeoff_domain::ids::{ExperimentId, JobId, TrialId};
+use bakeoff_domain::ids::{EndpointId, ExperimentId, JobId, TrialId};
 use bakeoff_domain::lifecycle::watch::Change;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::observed::JobStatus;
+use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -24,6 +26,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
+use crate::endpoints::{body, created, until};
 use crate::support::{REGION, TestApp, holder, jobs, number, on_p5};
 
 fn uuid_of(id: &str) -> Uuid {
@@ -112,6 +115,28 @@ async fn a_cancel_and_an_event_of_the_same_trial_do_not_wait_for_each_other(pool
         store.command(test.project, id, ExperimentCommand::Cancel, now),
     );
     assert_eq!(Box::pin(failed).await, Vec::<String>::new());
+}
+
+/// A deletion that is asked for while the deployer claims the endpoint is not lost.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_is_deleted_though_the_deployer_claims_it_meanwhile(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(15)).await;
+    let (store, now) = (&test.app.store, test.app.clock.now());
+    let which = WhichEndpoints::One(EndpointId(uuid_of(&id)));
+    let found = store.endpoints(test.project, which, 1).await;
+    let endpoint = found.unwrap().remove(0);
+    let failed = meet(
+        &pool,
+        "SELECT 1 FROM experiments FOR UPDATE".to_owned(),
+        store.delete_endpoint(&endpoint, "by hand", now),
+        store.claim_due_endpoint(REGION, now, TimeDelta::zero()),
+    );
+    assert_eq!(Box::pin(failed).await, Vec::<String>::new());
+    let asked = "SELECT count(*) FROM trials WHERE stop_requested_at IS NOT NULL";
+    assert_eq!(number(&pool, asked).await, 1);
 }
 
 #[sqlx::test(migrations = false)]

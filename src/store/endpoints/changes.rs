@@ -9,7 +9,7 @@ use bakeoff_domain::sagemaker::hosting::ModelRequest;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::serving::{EndpointNews, EndpointState};
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 
 use super::Endpoint;
 use crate::store::events::{self, EventSubject};
@@ -79,37 +79,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         lock(&mut tx, endpoint).await?;
-        if let Some(reason) = &next.delete {
-            stop(&mut tx, endpoint, reason, now).await?;
-        }
-        if !write(&mut tx, endpoint, next, now).await? {
-            return Ok(false);
-        }
-        if let Some(outcome) = &next.outcome {
-            sqlx::query!(
-                r#"UPDATE endpoint_revisions SET outcome = left($3, 4000)
-                   WHERE endpoint_id = $1 AND revision = $2"#,
-                endpoint.id.0,
-                i32::try_from(endpoint.wanted_revision).unwrap_or(i32::MAX),
-                outcome,
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-        let is_news = next.state.is_some_and(|state| state != endpoint.state);
-        if is_news {
-            wake_pipeline(&mut tx, endpoint.experiment_id, now).await?;
-        }
-        let told = news(endpoint, next, is_news);
-        let subject = EventSubject {
-            project: endpoint.project_id,
-            experiment: endpoint.experiment_id,
-            trial: Some(endpoint.trial_id),
-        };
-        let told: Vec<_> = told.map(|event| subject.told(event)).into_iter().collect();
-        crate::crash::point("in_endpoint");
-        events::commit(tx, &told, now).await?;
-        Ok(true)
+        record(tx, endpoint, next, now).await
     }
 
     /// Asks for another model in an endpoint that serves; false if it does not, or is being changed. Like each change
@@ -186,12 +156,23 @@ impl Store {
             due_at: Some(now),
             ..EndpointNext::default()
         };
-        // It is written over what the deployer holds: a claim counts up, and the older one writes nothing.
+        retried(|| self.delete_endpoint_once(endpoint, &next, now)).await
+    }
+
+    /// It is written over what the deployer holds: a claim counts up, and the older one writes nothing.
+    async fn delete_endpoint_once(
+        &self,
+        endpoint: &Endpoint,
+        next: &EndpointNext,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        lock(&mut tx, endpoint).await?;
         let claimed = sqlx::query_scalar!(
             "UPDATE endpoints SET claims = claims + 1 WHERE id = $1 AND ended_at IS NULL RETURNING claims",
             endpoint.id.0,
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&mut *tx)
         .await?;
         let Some(claims) = claimed else {
             return Ok(false);
@@ -200,7 +181,7 @@ impl Store {
             claims,
             ..endpoint.clone()
         };
-        self.record_endpoint(&endpoint, &next, now).await
+        record(tx, &endpoint, next, now).await
     }
 
     /// Extends the time to live of an endpoint that serves, and reserves what that may cost.
@@ -258,6 +239,46 @@ impl Store {
         tx.commit().await?;
         Ok(Extended::Done)
     }
+}
+
+/// Writes it all, and commits.
+async fn record(
+    mut tx: Transaction<'_, Postgres>,
+    endpoint: &Endpoint,
+    next: &EndpointNext,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    if let Some(reason) = &next.delete {
+        stop(&mut tx, endpoint, reason, now).await?;
+    }
+    if !write(&mut tx, endpoint, next, now).await? {
+        return Ok(false);
+    }
+    if let Some(outcome) = &next.outcome {
+        sqlx::query!(
+            r#"UPDATE endpoint_revisions SET outcome = left($3, 4000)
+               WHERE endpoint_id = $1 AND revision = $2"#,
+            endpoint.id.0,
+            i32::try_from(endpoint.wanted_revision).unwrap_or(i32::MAX),
+            outcome,
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    let is_news = next.state.is_some_and(|state| state != endpoint.state);
+    if is_news {
+        wake_pipeline(&mut tx, endpoint.experiment_id, now).await?;
+    }
+    let told = news(endpoint, next, is_news);
+    let subject = EventSubject {
+        project: endpoint.project_id,
+        experiment: endpoint.experiment_id,
+        trial: Some(endpoint.trial_id),
+    };
+    let told: Vec<_> = told.map(|event| subject.told(event)).into_iter().collect();
+    crate::crash::point("in_endpoint");
+    events::commit(tx, &told, now).await?;
+    Ok(true)
 }
 
 /// Whether a time to live was extended.
