@@ -107,15 +107,11 @@ impl Tuned<'_> {
         let ended = found.trials.iter().filter(|trial| trial.ended_at.is_some());
         let mut ended: Vec<&TunedTrial> = ended.collect();
         ended.sort_by_key(|trial| trial.ended_at);
-        let (mut usd, mut best, mut curve) = (Usd::ZERO, None::<f64>, Vec::new());
+        let (mut usd, mut best, mut curve) = (Usd::ZERO, None, Vec::new());
         for trial in ended {
             usd += self.usd(trial).unwrap_or(Usd::ZERO);
-            let better = match self.request.goal {
-                Goal::Minimize => f64::min,
-                Goal::Maximize => f64::max,
-            };
-            if let Some(value) = trial.objective {
-                best = Some(best.map_or(value, |best| better(best, value)));
+            if self.request.goal.compare(trial.objective, best).is_lt() {
+                best = trial.objective;
             }
             curve.extend(best.map(|objective| BestView { usd, objective }));
         }

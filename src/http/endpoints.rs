@@ -2,14 +2,14 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::EndpointId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::hosting::REVISIONS_MAX;
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::serving::EndpointState;
-use bakeoff_domain::serving::check::served_model;
+use bakeoff_domain::serving::check::{HOURS_MAX, endpoint_flaws, served_model};
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -23,13 +23,11 @@ use crate::api::endpoints::{ChangeEndpoint, CreateEndpoint, CreatedEndpoint, End
 use crate::api::page::Page;
 use crate::app::App;
 use crate::serving::{self, Around, NotServable, ReadyEndpoint};
-use crate::store::StoreError;
 use crate::store::endpoints::{Endpoint, Extended, Extension, NewRevision, WhichEndpoints};
 use crate::store::to_json;
 
 const NAME_MAX: usize = 100;
 const OWNER_MAX: usize = 200;
-const EXTEND_MAX: u32 = 720;
 
 impl From<NotServable> for Problem {
     fn from(none: NotServable) -> Self {
@@ -182,20 +180,13 @@ async fn start(
         budget_usd: budget,
     })?;
     let once = keyed.once(&reply);
-    match app.store.create_endpoint(&work, &once, now).await {
-        Ok(()) => {
-            app.wake_schedulers();
-            let location = format!("/v1/endpoints/{id}");
-            let headers = [(header::LOCATION, location)];
-            Ok((StatusCode::CREATED, headers, Json(reply)).into_response())
-        }
-        // A concurrent equal request was first: return its answer.
-        Err(StoreError::Conflict { constraint }) => {
-            let earlier = keyed.earlier_at(app, caller, "/v1/endpoints").await?;
-            earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
-        }
-        Err(error) => Err(error.into()),
+    let written = app.store.create_endpoint(&work, &once, now).await;
+    if written.is_ok() {
+        app.wake_schedulers();
     }
+    keyed
+        .answer(app, caller, "/v1/endpoints", reply, written)
+        .await
 }
 
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -318,8 +309,8 @@ async fn extend(
 ) -> Result<(), Problem> {
     let now = app.clock.now();
     let has = u32::try_from(endpoint.time_to_live.num_hours()).unwrap_or(u32::MAX);
-    if hours < has || hours > EXTEND_MAX {
-        let detail = format!("must be between the {has} hours that it has and {EXTEND_MAX}");
+    if hours < has || hours > HOURS_MAX {
+        let detail = format!("must be between the {has} hours that it has and {HOURS_MAX}");
         let fix = "delete it to end it earlier";
         return Err(Problem::invalid(vec![wrong(
             "/time_to_live_hours",
@@ -393,7 +384,7 @@ async fn update(
         output_s3_uri: "",
     };
     let served = serving::served(app, around, model).await?;
-    let flaws = bakeoff_domain::serving::check::endpoint_flaws(&spec, "", served.weights_gib);
+    let flaws = endpoint_flaws(&spec, "", served.weights_gib);
     if !flaws.is_empty() {
         return Err(NotServable::Wrong(flaws).into());
     }

@@ -118,6 +118,25 @@ impl<'a> Keyed<'a> {
             .transpose()
     }
 
+    /// Answers with what was created below a path; with the earlier answer, if an equal request was faster.
+    pub(super) async fn answer(
+        &self,
+        app: &App,
+        caller: Caller,
+        path: &str,
+        reply: serde_json::Value,
+        written: Result<(), StoreError>,
+    ) -> Result<Response, Problem> {
+        match written {
+            Ok(()) => Ok(created(reply, path)),
+            Err(StoreError::Conflict { constraint }) => {
+                let earlier = self.earlier_at(app, caller, path).await?;
+                earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The key with the reply to remember for it.
     pub(super) fn once<'b>(&'b self, reply: &'b serde_json::Value) -> Once<'b> {
         self.key.map_or(Once::No, |key| Once::Key {
@@ -138,15 +157,10 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let reply = to_json(&prepared.view())?;
     let once = keyed.once(&reply);
-    match prepared.start(app, caller.project, &once).await {
-        Ok(()) => Ok(created(reply, "/v1/experiments")),
-        // A concurrent equal request was first: return its answer.
-        Err(StoreError::Conflict { constraint }) => {
-            let earlier = keyed.earlier(app, caller).await?;
-            earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
-        }
-        Err(error) => Err(error.into()),
-    }
+    let written = prepared.start(app, caller.project, &once).await;
+    keyed
+        .answer(app, caller, "/v1/experiments", reply, written)
+        .await
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::Response;
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
 use bakeoff_domain::pipeline::check::{Graph, check, oversized};
 use bakeoff_domain::pipeline::{Flaw, PipelineState};
@@ -98,23 +98,10 @@ async fn start(
     let reply = to_json(&created(new.id, spec, graph))?;
     let once = keyed.once(&reply);
     let now = app.clock.now();
-    match app.store.create_pipeline(&new, &once, now).await {
-        Ok(()) => {
-            let location = format!("/v1/pipelines/{}", new.id);
-            Ok((
-                StatusCode::CREATED,
-                [(header::LOCATION, location)],
-                Json(reply),
-            )
-                .into_response())
-        }
-        // A concurrent equal request was first: return its answer.
-        Err(StoreError::Conflict { constraint }) => {
-            let earlier = keyed.earlier_at(app, caller, "/v1/pipelines").await?;
-            earlier.ok_or_else(|| StoreError::Conflict { constraint }.into())
-        }
-        Err(error) => Err(error.into()),
-    }
+    let written = app.store.create_pipeline(&new, &once, now).await;
+    keyed
+        .answer(app, caller, "/v1/pipelines", reply, written)
+        .await
 }
 
 fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipeline {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ids::ModelPackageId;
 use bakeoff_domain::pipeline::StepKind;
-use bakeoff_domain::sagemaker::tuning::TunedTrials;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -21,9 +19,9 @@ pub async fn put_out(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Valu
             put_out_by_experiment(app, pipeline, step).await
         }
         StepKind::Model => {
-            let id = step
-                .model_package_id
-                .unwrap_or(ModelPackageId(uuid::Uuid::nil()));
+            let Some(id) = step.model_package_id else {
+                return Ok(json!({}));
+            };
             let package = app.store.model_package(pipeline.project_id, id).await?;
             Ok(package.map_or(json!({}), |package| {
                 json!({
@@ -94,44 +92,29 @@ async fn put_out_by_endpoint(
 async fn put_out_by_tuning(app: &App, step: &Step) -> Result<Value, StoreError> {
     let trials = trials(app, step).await?;
     let first = trials.iter().find_map(|trial| trial.plan.tuning.as_ref());
-    let Some(goal) = first.map(|request| request.goal) else {
+    let Some((goal, metric)) = first.map(|request| (request.goal, &request.objective)) else {
         return Ok(json!({}));
     };
-    let metric = first.map(|request| request.objective.clone());
-    let none = TunedTrials::default();
-    let best = |trial: &StepTrial| {
-        let tuned = trial.tuned.as_ref().unwrap_or(&none);
-        let best = tuned.best(goal)?.clone();
-        let output = trial.plan.tuning.as_ref()?.training.output_s3_uri.clone();
-        Some((best, trial.plan.instance_type.clone(), output))
-    };
+    let best_of = |trial: &StepTrial| trial.tuned.as_ref()?.best(goal).cloned();
     let candidates = trials.iter().map(|trial| {
         json!({
             "instance_type": trial.plan.instance_type, "tuning_job_name": trial.job_name,
             "state": trial.state, "cost_usd": trial.settled_usd,
             "trials": trial.tuned.as_ref().map_or(0, |tuned| tuned.trials.len()),
-            "best_objective": best(trial).and_then(|(best, ..)| best.objective),
+            "best_objective": best_of(trial).and_then(|best| best.objective),
         })
     });
     let candidates: Vec<Value> = candidates.collect();
-    let all = TunedTrials {
-        trials: trials
-            .iter()
-            .filter_map(best)
-            .map(|(best, ..)| best)
-            .collect(),
-    };
-    let winner = all.best(goal).and_then(|winner| {
-        trials
-            .iter()
-            .filter_map(best)
-            .find(|(best, ..)| best.job_name == winner.job_name)
-    });
-    let best = winner.map(|(best, instance_type, output)| {
-        let root = output.trim_end_matches('/').to_owned();
+    let winner = trials
+        .iter()
+        .filter_map(|trial| Some((trial.plan.tuning.as_ref()?, best_of(trial)?)))
+        .min_by(|(_, a), (_, b)| goal.compare(a.objective, b.objective));
+    let best = winner.map(|(request, best)| {
+        let training = &request.training;
+        let root = training.output_s3_uri.trim_end_matches('/');
         json!({
             "model_s3_uri": format!("{root}/{}/output/model.tar.gz", best.job_name),
-            "instance_type": instance_type, "objective": best.objective,
+            "instance_type": training.instance_type, "objective": best.objective,
             "hyperparameters": best.hyperparameters, "job_name": best.job_name,
         })
     });

@@ -1,6 +1,8 @@
 //! Conversions between SDK types and domain types. A value that AWS adds later must not crash
 //! anything: it is kept as text.
 
+use std::collections::BTreeMap;
+
 use aws_sdk_sagemaker::operation::create_training_job::builders::CreateTrainingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_training_job::DescribeTrainingJobOutput;
 use aws_sdk_sagemaker::types::{
@@ -9,7 +11,7 @@ use aws_sdk_sagemaker::types::{
     MetricDefinition, OutputDataConfig, ProfilerConfig, ProfilerRuleConfiguration, ResourceConfig,
     RetryStrategy, RuleEvaluationStatus, S3DataDistribution, S3DataSource, S3DataType,
     SecondaryStatusTransition, StoppingCondition, Tag, TrainingInputMode, TrainingInstanceType,
-    TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
+    TrainingJobStatus, TrainingJobSummary, WarmPoolStatus as SdkWarmPool,
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::sagemaker::kind::JobKind;
@@ -33,6 +35,18 @@ pub(crate) fn sdk_moment(at: DateTime<Utc>) -> SdkDateTime {
 
 pub(crate) fn int(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+/// None when there are none: the SDK sends an empty list as one.
+pub(crate) fn tags(all: &BTreeMap<String, String>) -> Option<Vec<Tag>> {
+    let each = all.iter();
+    let tags = each.map(|(key, value)| Tag::builder().key(key).value(value).build());
+    (!all.is_empty()).then(|| tags.collect())
+}
+
+/// The status of a job; unknown when SageMaker tells none.
+pub(crate) fn status(told: Option<&str>) -> JobStatus {
+    told.map_or(JobStatus::Unknown(String::new()), JobStatus::parse)
 }
 
 /// Fills a CreateTrainingJob call.
@@ -99,9 +113,7 @@ pub(crate) fn fill(
     for (key, value) in &request.environment {
         call = call.environment(key, value);
     }
-    for (key, value) in &request.tags {
-        call = call.tags(Tag::builder().key(key).value(value).build());
-    }
+    call = call.set_tags(tags(&request.tags));
     if let Some(checkpoint) = &request.checkpoint {
         let config = CheckpointConfig::builder()
             .s3_uri(&checkpoint.s3_uri)
@@ -327,11 +339,7 @@ pub(crate) fn summary(entry: &TrainingJobSummary) -> Option<JobSummary> {
     Some(JobSummary {
         kind: JobKind::Training,
         job_name: entry.training_job_name()?.to_owned(),
-        status: entry
-            .training_job_status()
-            .map_or(JobStatus::Unknown(String::new()), |s| {
-                JobStatus::parse(s.as_str())
-            }),
+        status: status(entry.training_job_status().map(TrainingJobStatus::as_str)),
         secondary_status: entry
             .secondary_status()
             .map_or_else(String::new, |status| status.as_str().to_owned()),

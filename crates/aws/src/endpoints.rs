@@ -9,18 +9,20 @@ use aws_sdk_sagemaker::operation::describe_endpoint::DescribeEndpointOutput;
 use aws_sdk_sagemaker::types::{
     ContainerDefinition, EndpointSortKey, EndpointStatus, EndpointSummary, ModelCompressionType,
     ModelDataSource, OrderKey, ProductionVariant, ProductionVariantInstanceType,
-    ProductionVariantSummary, S3ModelDataSource, S3ModelDataType, Tag,
+    ProductionVariantSummary, S3ModelDataSource, S3ModelDataType,
 };
 use aws_smithy_types::Blob;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::hosting::{EndpointRequest, ModelRequest, ModelSource, VARIANT};
+use bakeoff_domain::sagemaker::hosting::{
+    EndpointRequest, ModelContainer, ModelRequest, ModelSource, VARIANT,
+};
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus, JobSummary, ObservedJob};
 use bakeoff_domain::sagemaker::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
 use bakeoff_domain::spec::pipeline::serving::SmokeTest;
 use std::collections::BTreeMap;
 
-use crate::convert::{int, moment, readable, sdk_moment};
+use crate::convert::{int, moment, readable, sdk_moment, tags};
 use crate::error::classify;
 use crate::sagemaker::PAGE_SIZE;
 
@@ -53,14 +55,14 @@ impl Endpoints for Hosting {
             .create_model()
             .model_name(name)
             .execution_role_arn(&model.role_arn)
-            .set_tags(Some(tags(all)));
+            .set_tags(tags(all));
         let call = match &model.source {
             ModelSource::Package(arn) => call.containers(
                 ContainerDefinition::builder()
                     .model_package_name(arn)
                     .build(),
             ),
-            ModelSource::Container(_) => call.primary_container(container(model)),
+            ModelSource::Container(of) => call.primary_container(container(of)),
         };
         call.send().await.map(drop).map_err(classify)
     }
@@ -82,7 +84,7 @@ impl Endpoints for Hosting {
             .create_endpoint_config()
             .endpoint_config_name(name)
             .production_variants(variant)
-            .set_tags(Some(tags(&request.tags)));
+            .set_tags(tags(&request.tags));
         call.send().await.map(drop).map_err(classify)
     }
 
@@ -92,7 +94,7 @@ impl Endpoints for Hosting {
             .create_endpoint()
             .endpoint_name(call.endpoint)
             .endpoint_config_name(call.config)
-            .set_tags(Some(tags(call.tags)));
+            .set_tags(tags(call.tags));
         sent.send().await.map(drop).map_err(classify)
     }
 
@@ -160,17 +162,8 @@ impl Endpoints for Hosting {
     }
 }
 
-fn tags(all: &BTreeMap<String, String>) -> Vec<Tag> {
-    let each = all.iter();
-    each.map(|(key, value)| Tag::builder().key(key).value(value).build())
-        .collect()
-}
-
 /// An image with a `model.tar.gz`, or with an uncompressed model below a prefix.
-fn container(model: &ModelRequest) -> ContainerDefinition {
-    let ModelSource::Container(of) = &model.source else {
-        return ContainerDefinition::builder().build();
-    };
+fn container(of: &ModelContainer) -> ContainerDefinition {
     let environment = of.environment.clone().into_iter().collect();
     let container = ContainerDefinition::builder()
         .image(&of.image)

@@ -9,18 +9,16 @@ use aws_sdk_sagemaker::types::{
     ProcessingJobStatus, ProcessingJobSummary, ProcessingOutput, ProcessingOutputConfig,
     ProcessingResources, ProcessingS3CompressionType, ProcessingS3DataDistributionType,
     ProcessingS3DataType, ProcessingS3Input, ProcessingS3InputMode, ProcessingS3Output,
-    ProcessingS3UploadMode, ProcessingStoppingCondition, SortBy, SortOrder, Tag,
+    ProcessingS3UploadMode, ProcessingStoppingCondition, SortBy, SortOrder,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::observed::{
-    Actual, JobStatus, JobSummary, ObservedJob, seconds_between,
-};
+use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest, ProcessingJobs};
 use bakeoff_domain::sagemaker::processing::{self, ProcessingJobRequest};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 
-use crate::convert::{int, moment, readable, sdk_moment};
+use crate::convert::{int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
 use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
@@ -146,21 +144,16 @@ fn fill(
     for (key, value) in &request.environment {
         call = call.environment(key, value);
     }
-    for (key, value) in &request.tags {
-        call = call.tags(Tag::builder().key(key).value(value).build());
-    }
-    call
-}
-
-fn status(told: Option<&ProcessingJobStatus>) -> JobStatus {
-    told.map_or(JobStatus::Unknown(String::new()), |status| {
-        JobStatus::parse(status.as_str())
-    })
+    call.set_tags(tags(&request.tags))
 }
 
 /// Converts the output of DescribeProcessingJob.
 fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob {
-    let status = status(output.processing_job_status());
+    let status = status(
+        output
+            .processing_job_status()
+            .map(ProcessingJobStatus::as_str),
+    );
     let started_at = output.processing_start_time().and_then(moment);
     let ended_at = output.processing_end_time().and_then(moment);
     let ran = started_at
@@ -196,7 +189,11 @@ fn observed(job_name: &str, output: &DescribeProcessingJobOutput) -> ObservedJob
 
 /// Converts one entry of ListProcessingJobs.
 fn summary(entry: &ProcessingJobSummary) -> Option<JobSummary> {
-    let status = status(entry.processing_job_status());
+    let status = status(
+        entry
+            .processing_job_status()
+            .map(ProcessingJobStatus::as_str),
+    );
     Some(JobSummary {
         kind: JobKind::Processing,
         job_name: entry.processing_job_name()?.to_owned(),

@@ -6,19 +6,17 @@ use aws_sdk_sagemaker::operation::create_transform_job::builders::CreateTransfor
 use aws_sdk_sagemaker::operation::describe_transform_job::DescribeTransformJobOutput;
 use aws_sdk_sagemaker::types::{
     AssemblyType, BatchStrategy, DataProcessing, JoinSource, S3DataType, SortBy, SortOrder,
-    SplitType, Tag, TransformDataSource, TransformInput, TransformInstanceType, TransformJobStatus,
+    SplitType, TransformDataSource, TransformInput, TransformInstanceType, TransformJobStatus,
     TransformJobSummary, TransformOutput, TransformResources, TransformS3DataSource,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::TransformJobRequest;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::observed::{
-    Actual, JobStatus, JobSummary, ObservedJob, seconds_between,
-};
+use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest, TransformJobs};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 
-use crate::convert::{int, moment, readable, sdk_moment};
+use crate::convert::{int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
 use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
@@ -124,20 +122,15 @@ fn fill(
     for (key, value) in &request.environment {
         call = call.environment(key, value);
     }
-    for (key, value) in &request.tags {
-        call = call.tags(Tag::builder().key(key).value(value).build());
-    }
-    call
-}
-
-fn status(told: Option<&TransformJobStatus>) -> JobStatus {
-    told.map_or(JobStatus::Unknown(String::new()), |status| {
-        JobStatus::parse(status.as_str())
-    })
+    call.set_tags(tags(&request.tags))
 }
 
 fn observed(job_name: &str, output: &DescribeTransformJobOutput) -> ObservedJob {
-    let status = status(output.transform_job_status());
+    let status = status(
+        output
+            .transform_job_status()
+            .map(TransformJobStatus::as_str),
+    );
     let started_at = output.transform_start_time().and_then(moment);
     let ended_at = output.transform_end_time().and_then(moment);
     let ran = started_at
@@ -168,7 +161,7 @@ fn observed(job_name: &str, output: &DescribeTransformJobOutput) -> ObservedJob 
 }
 
 fn summary(entry: &TransformJobSummary) -> Option<JobSummary> {
-    let status = status(entry.transform_job_status());
+    let status = status(entry.transform_job_status().map(TransformJobStatus::as_str));
     Some(JobSummary {
         kind: JobKind::Transform,
         job_name: entry.transform_job_name()?.to_owned(),

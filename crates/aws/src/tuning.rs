@@ -16,22 +16,20 @@ use aws_sdk_sagemaker::types::{
     HyperParameterTuningJobWarmStartConfig, HyperParameterTuningJobWarmStartType,
     HyperParameterTuningResourceConfig, HyperbandStrategyConfig, IntegerParameterRange,
     MetricDefinition, OutputDataConfig, ParameterRanges, ParentHyperParameterTuningJob,
-    ResourceLimits, RetryStrategy, SortOrder, StoppingCondition, Tag, TrainingInputMode,
+    ResourceLimits, RetryStrategy, SortOrder, StoppingCondition, TrainingInputMode,
     TrainingInstanceType, TrainingJobEarlyStoppingType, TrainingJobSortByOptions,
     TuningJobCompletionCriteria,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::observed::{
-    Actual, JobStatus, JobSummary, ObservedJob, seconds_between,
-};
+use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::ports::{JobPage, Page, PageRequest, TuningJobs};
 use bakeoff_domain::sagemaker::request::{self, MARKER, TrainingJobRequest};
 use bakeoff_domain::sagemaker::tuning::{
     Goal, NumberRange, Ranges, Scaling, Strategy, TunedTrial, TuningJobRequest, WarmStart,
 };
 
-use crate::convert::{input, int, moment, readable, sdk_moment};
+use crate::convert::{input, int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
 use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
@@ -301,26 +299,20 @@ fn fill(
             .warm_start_type(kind)
             .build()
     });
-    let mut call = call
+    let call = call
         .hyper_parameter_tuning_job_name(&request.job_name)
         .hyper_parameter_tuning_job_config(config(request))
         .training_job_definition(definition(&request.training))
         .set_warm_start_config(warm);
-    for (key, value) in &request.training.tags {
-        call = call.tags(Tag::builder().key(key).value(value).build());
-    }
-    call
-}
-
-/// One whose creation is not through, or that is being deleted, is not over.
-fn status(told: Option<&HyperParameterTuningJobStatus>) -> JobStatus {
-    told.map_or(JobStatus::Unknown(String::new()), |status| {
-        JobStatus::parse(status.as_str())
-    })
+    call.set_tags(tags(&request.training.tags))
 }
 
 fn observed(job_name: &str, output: &DescribeHyperParameterTuningJobOutput) -> ObservedJob {
-    let status = status(output.hyper_parameter_tuning_job_status());
+    let status = status(
+        output
+            .hyper_parameter_tuning_job_status()
+            .map(HyperParameterTuningJobStatus::as_str),
+    );
     let definition = output.training_job_definition();
     let environment = definition.and_then(HyperParameterTrainingJobDefinition::environment);
     let resources = definition
@@ -351,7 +343,11 @@ fn observed(job_name: &str, output: &DescribeHyperParameterTuningJobOutput) -> O
 }
 
 fn summary(entry: &HyperParameterTuningJobSummary) -> Option<JobSummary> {
-    let status = status(entry.hyper_parameter_tuning_job_status());
+    let status = status(
+        entry
+            .hyper_parameter_tuning_job_status()
+            .map(HyperParameterTuningJobStatus::as_str),
+    );
     Some(JobSummary {
         kind: JobKind::Tuning,
         job_name: entry.hyper_parameter_tuning_job_name()?.to_owned(),

@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod decide;
+pub(crate) mod flaws;
 pub mod processing;
 pub mod reference;
 pub mod tuning;

@@ -7,6 +7,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::Flaw;
+use super::flaws::{Flaws, is_address, is_open};
 use crate::catalog::{self, processing};
 use crate::checkpoint::StoredObject;
 use crate::finding::nearest;
@@ -87,27 +88,10 @@ fn placed(path: Option<&String>, root: &str, name: &str) -> String {
     path.cloned().unwrap_or_else(|| format!("{root}/{name}"))
 }
 
-struct Flaws<'a> {
-    pointer: &'a str,
-    all: Vec<Flaw>,
-}
-
-impl Flaws<'_> {
-    fn add_unless(&mut self, is_fine: bool, member: &str, detail: &str, fix: &str) {
-        if !is_fine {
-            let pointer = format!("{}/{member}", self.pointer);
-            self.all.push(Flaw::new(pointer, detail, fix));
-        }
-    }
-}
-
 /// Everything that is wrong with a processing job, with pointers below `pointer`. Texts may still hold
 /// references.
 pub fn flaws(spec: &ProcessingSpec, pointer: &str) -> Vec<Flaw> {
-    let mut flaws = Flaws {
-        pointer,
-        all: Vec::new(),
-    };
+    let mut flaws = Flaws::below(pointer);
     instances(spec, &mut flaws);
     let has_image = !spec.image.is_empty() && spec.image.len() <= 255;
     let detail = "must have 1 to 255 characters";
@@ -115,19 +99,16 @@ pub fn flaws(spec: &ProcessingSpec, pointer: &str) -> Vec<Flaw> {
     let has_one = spec.script_s3_uri.is_none() || spec.entrypoint.is_empty();
     let detail = "a script is run with python3, and needs no entrypoint";
     flaws.add_unless(has_one, "entrypoint", detail, "leave one of the two out");
-    let role = spec.role_arn.as_deref().unwrap_or("arn:aws:iam::0:role/x");
-    let is_role = role.starts_with("arn:") && role.contains(":role/") || role.contains("${");
-    let fix = "use arn:aws:iam::<account>:role/<name>, or leave it out";
-    flaws.add_unless(is_role, "role_arn", "must be the ARN of a role", fix);
+    flaws.role(spec.role_arn.as_deref());
     words(spec, &mut flaws);
     channels(spec, &mut flaws);
-    flaws.all
+    flaws.found()
 }
 
 /// On what it runs, and how long.
 fn instances(spec: &ProcessingSpec, flaws: &mut Flaws<'_>) {
     let kind = &spec.instance_type;
-    if !kind.contains("${") && !processing::types().contains(kind) {
+    if !is_open(kind) && !processing::types().contains(kind) {
         let known = processing::types().iter().map(String::as_str);
         let near = nearest(kind, known, 3).join(", ");
         let detail = if catalog::find(kind).is_some() {
@@ -144,9 +125,7 @@ fn instances(spec: &ProcessingSpec, flaws: &mut Flaws<'_>) {
         (spec.volume_size_gb, 16_384, "volume_size_gb"),
         (spec.max_runtime_seconds, RUNTIME_MAX, "max_runtime_seconds"),
     ] {
-        let is_within = (1..=most).contains(&number);
-        let detail = format!("must be between 1 and {most}");
-        flaws.add_unless(is_within, member, &detail, "choose a number within");
+        flaws.number(member, Some(number), 1, most);
     }
 }
 
@@ -206,8 +185,7 @@ fn channels(spec: &ProcessingSpec, flaws: &mut Flaws<'_>) {
     several("inputs", &inputs.collect::<Vec<_>>(), has_script, flaws);
     several("outputs", &outputs.collect::<Vec<_>>(), 0, flaws);
     if let Some(script) = &spec.script_s3_uri {
-        let is_script =
-            script.starts_with("s3://") && !script.ends_with('/') || script.contains("${");
+        let is_script = script.starts_with("s3://") && !script.ends_with('/') || is_open(script);
         let detail = "must be s3://bucket/key of a file";
         let fix = "upload the script, and give its address";
         flaws.add_unless(is_script, "script_s3_uri", detail, fix);
@@ -228,7 +206,7 @@ fn several(member: &str, all: &[Channel<'_>], more: usize, flaws: &mut Flaws<'_>
         let is_name = is_short && name.chars().all(is_part) && is_free && seen.insert(name);
         let detail = "must be letters, digits, hyphens and underscores, once only, and not `code` beside a script";
         flaws.add_unless(is_name, &at("name"), detail, "rename it");
-        let is_uri = |uri: &String| uri.starts_with("s3://") && uri.len() > 5 || uri.contains("${");
+        let is_uri = |uri: &String| is_address(uri);
         let detail = "must be s3://bucket/prefix";
         flaws.add_unless(
             one.s3_uri.is_none_or(is_uri),

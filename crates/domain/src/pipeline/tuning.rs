@@ -1,5 +1,5 @@
-//! What SageMaker would refuse of a tuning; the requests that are sent are made in [`request`]. Limits: SageMaker API, CreateHyperParameterTuningJob; developer guide, automatic
-//! model tuning, resource limits.
+//! What SageMaker would refuse of a tuning; the requests that are sent are made in [`request`]. Limits: SageMaker
+//! API, CreateHyperParameterTuningJob; developer guide, automatic model tuning, resource limits.
 
 mod request;
 
@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::Flaw;
+use super::flaws::{Flaws, is_address, is_open};
 use crate::catalog;
 use crate::finding::nearest;
 use crate::sagemaker::tuning::{Scaling, Strategy};
@@ -33,43 +34,16 @@ const RESOURCE_MAX: u32 = 20_000;
 /// Hyperparameters that tell Hyperband how long a trial may be.
 const EPOCHS: [&str; 5] = ["epochs", "num_epochs", "n_epochs", "n-epochs", "numepochs"];
 
-struct Flaws<'a> {
-    pointer: &'a str,
-    all: Vec<Flaw>,
-}
-
-impl Flaws<'_> {
-    fn add_unless(&mut self, is_fine: bool, member: &str, detail: &str, fix: &str) {
-        if !is_fine {
-            let pointer = format!("{}/{member}", self.pointer);
-            self.all.push(Flaw::new(pointer, detail, fix));
-        }
-    }
-
-    fn number(&mut self, member: &str, value: Option<u32>, least: u32, most: u32) {
-        let is_within = value.is_none_or(|value| (least..=most).contains(&value));
-        let detail = format!("must be between {least} and {most}");
-        self.add_unless(is_within, member, &detail, "choose a number within");
-    }
-}
-
-fn is_open(text: &str) -> bool {
-    text.contains("${")
-}
-
 /// Everything that is wrong with a tuning, with pointers below `pointer`. Texts may still hold references.
 pub fn flaws(spec: &TuningSpec, pointer: &str) -> Vec<Flaw> {
-    let mut flaws = Flaws {
-        pointer,
-        all: Vec::new(),
-    };
+    let mut flaws = Flaws::below(pointer);
     objective(spec, &mut flaws);
     limits(spec, &mut flaws);
     strategy(spec, &mut flaws);
     capacity(spec, &mut flaws);
     texts(spec, &mut flaws);
     candidates(spec, &mut flaws);
-    flaws.all
+    flaws.found()
 }
 
 fn objective(spec: &TuningSpec, flaws: &mut Flaws<'_>) {
@@ -204,18 +178,8 @@ fn capacity(spec: &TuningSpec, flaws: &mut Flaws<'_>) {
         "must be at least max_runtime_seconds: it contains it",
         "raise it",
     );
-    for (member, uri) in [
-        ("output_s3_uri", &spec.output_s3_uri),
-        ("checkpoint_s3_uri", &spec.checkpoint_s3_uri),
-    ] {
-        let is_address = |uri: &String| uri.starts_with("s3://") && uri.len() > 5 || is_open(uri);
-        flaws.add_unless(
-            uri.as_ref().is_none_or(is_address),
-            member,
-            "must be s3://bucket/prefix",
-            "give its address",
-        );
-    }
+    flaws.address("output_s3_uri", spec.output_s3_uri.as_ref());
+    flaws.address("checkpoint_s3_uri", spec.checkpoint_s3_uri.as_ref());
 }
 
 fn texts(spec: &TuningSpec, flaws: &mut Flaws<'_>) {
@@ -240,14 +204,10 @@ fn texts(spec: &TuningSpec, flaws: &mut Flaws<'_>) {
         "SageMaker takes at most 48 variables (the service adds some), with values of 512 characters",
         "shorten or drop some",
     );
-    let role = spec.role_arn.as_deref().unwrap_or("arn:aws:iam::0:role/x");
-    let is_role = role.starts_with("arn:") && role.contains(":role/") || is_open(role);
-    let fix = "use arn:aws:iam::<account>:role/<name>, or leave it out";
-    flaws.add_unless(is_role, "role_arn", "must be the ARN of a role", fix);
+    flaws.role(spec.role_arn.as_deref());
     for (place, channel) in spec.channels.iter().enumerate() {
-        let is_address = channel.s3_uri.starts_with("s3://") || is_open(&channel.s3_uri);
         flaws.add_unless(
-            is_address && !channel.name.is_empty(),
+            is_address(&channel.s3_uri) && !channel.name.is_empty(),
             &format!("channels/{place}"),
             "must have a name, and s3://bucket/prefix",
             "give its address",

@@ -1,6 +1,7 @@
 //! A hyperparameter tuning job as requested (CreateHyperParameterTuningJob), and the trials that SageMaker starts
 //! for it. Wire formats belong to the AWS crate; what a person writes is in [`crate::spec::pipeline`].
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -26,6 +27,18 @@ named! {
     Goal {
         Minimize = "minimize",
         Maximize = "maximize",
+    }
+}
+
+impl Goal {
+    /// The order of two objectives, the better one first; none comes last.
+    pub fn compare(self, a: Option<f64>, b: Option<f64>) -> Ordering {
+        let key = |objective: Option<f64>| match (self, objective) {
+            (Self::Minimize, Some(value)) => value,
+            (Self::Maximize, Some(value)) => -value,
+            (_, None) => f64::INFINITY,
+        };
+        key(a).total_cmp(&key(b))
     }
 }
 
@@ -199,12 +212,7 @@ impl TunedTrials {
     /// The best by the goal, among those with an objective.
     pub fn best(&self, goal: Goal) -> Option<&TunedTrial> {
         let with = self.trials.iter().filter(|one| one.objective.is_some());
-        let key = |one: &&TunedTrial| match (goal, one.objective) {
-            (Goal::Minimize, Some(value)) => value,
-            (Goal::Maximize, Some(value)) => -value,
-            (_, None) => f64::INFINITY,
-        };
-        with.min_by(|a, b| key(a).total_cmp(&key(b)))
+        with.min_by(|a, b| goal.compare(a.objective, b.objective))
     }
 
     pub fn billed_seconds(&self) -> u64 {

@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use crate::catalog;
 use crate::catalog::serving::Serving;
 use crate::pipeline::Flaw;
+use crate::pipeline::flaws::{Flaws, is_address, is_open};
 use crate::registry::check::unfit;
 use crate::sagemaker::hosting::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, Split, TransformJobRequest,
 };
 use crate::spec::pipeline::serving::{EndpointSpec, ServedSpec, SmokeTest, TransformSpec};
 
-const HOURS_MAX: u32 = 720;
+/// The longest time to live, also of one that is extended: 30 days.
+pub const HOURS_MAX: u32 = 720;
 const COUNT_MAX: u32 = 100;
 /// Five days: SageMaker has no limit.
 const TRANSFORM_SECONDS_MAX: u32 = 432_000;
@@ -24,46 +26,14 @@ const PAYLOAD_MAX: u32 = 100;
 /// TransformInput.MaxPayloadInMB when absent.
 const PAYLOAD_USUAL: u32 = 6;
 
-struct Flaws<'a> {
-    pointer: &'a str,
-    all: Vec<Flaw>,
-}
-
-impl Flaws<'_> {
-    fn add_unless(&mut self, is_fine: bool, member: &str, detail: &str, fix: &str) {
-        if !is_fine {
-            let pointer = format!("{}/{member}", self.pointer);
-            self.all.push(Flaw::new(pointer, detail, fix));
-        }
-    }
-
-    fn number(&mut self, member: &str, value: Option<u32>, least: u32, most: u32) {
-        let is_within = value.is_none_or(|value| (least..=most).contains(&value));
-        let detail = format!("must be between {least} and {most}");
-        self.add_unless(is_within, member, &detail, "choose a number within");
-    }
-}
-
-/// A text that may still hold a reference.
-fn is_open(text: &str) -> bool {
-    text.contains("${")
-}
-
-fn is_address(text: &str) -> bool {
-    text.starts_with("s3://") && text.len() > 5 || is_open(text)
-}
-
 /// Everything that is wrong with an endpoint, with pointers below `pointer`. `weights_gib`: of the model, if they
 /// are known.
 pub fn endpoint_flaws(spec: &EndpointSpec, pointer: &str, weights_gib: Option<f64>) -> Vec<Flaw> {
-    let mut flaws = Flaws {
-        pointer,
-        all: Vec::new(),
-    };
+    let mut flaws = Flaws::below(pointer);
     served(&spec.model, &mut flaws);
     let weights = spec.weights_gib.or(weights_gib);
     fits(Serving::Endpoint, &spec.instance_type, weights, &mut flaws);
-    role(spec.role_arn.as_deref(), &mut flaws);
+    flaws.role(spec.role_arn.as_deref());
     flaws.number("instance_count", Some(spec.instance_count), 1, COUNT_MAX);
     flaws.number(
         "time_to_live_hours",
@@ -83,7 +53,7 @@ pub fn endpoint_flaws(spec: &EndpointSpec, pointer: &str, weights_gib: Option<f6
     if let Some(test) = &spec.smoke_test {
         tested(test, &mut flaws);
     }
-    flaws.all
+    flaws.found()
 }
 
 fn tested(test: &SmokeTest, flaws: &mut Flaws<'_>) {
@@ -109,28 +79,16 @@ fn tested(test: &SmokeTest, flaws: &mut Flaws<'_>) {
 
 /// Everything that is wrong with a batch transform, likewise.
 pub fn transform_flaws(spec: &TransformSpec, pointer: &str, weights_gib: Option<f64>) -> Vec<Flaw> {
-    let mut flaws = Flaws {
-        pointer,
-        all: Vec::new(),
-    };
+    let mut flaws = Flaws::below(pointer);
     served(&spec.model, &mut flaws);
     let weights = spec.weights_gib.or(weights_gib);
     fits(Serving::Transform, &spec.instance_type, weights, &mut flaws);
-    role(spec.role_arn.as_deref(), &mut flaws);
+    flaws.role(spec.role_arn.as_deref());
     flaws.number("instance_count", Some(spec.instance_count), 1, COUNT_MAX);
     let runtime = Some(spec.max_runtime_seconds);
     flaws.number("max_runtime_seconds", runtime, 1, TRANSFORM_SECONDS_MAX);
-    for (member, uri) in [
-        ("input_s3_uri", Some(&spec.input_s3_uri)),
-        ("output_s3_uri", spec.output_s3_uri.as_ref()),
-    ] {
-        flaws.add_unless(
-            uri.is_none_or(|uri| is_address(uri)),
-            member,
-            "must be s3://bucket/prefix",
-            "give its address",
-        );
-    }
+    flaws.address("input_s3_uri", Some(&spec.input_s3_uri));
+    flaws.address("output_s3_uri", spec.output_s3_uri.as_ref());
     let payload = spec.max_payload_mb.unwrap_or(PAYLOAD_USUAL);
     let at_once = spec.max_concurrent.unwrap_or(1);
     flaws.number("max_concurrent", spec.max_concurrent, 1, PAYLOAD_MAX);
@@ -148,7 +106,7 @@ pub fn transform_flaws(spec: &TransformSpec, pointer: &str, weights_gib: Option<
         "name a model.tar.gz",
     );
     variables(&spec.environment, "environment", &mut flaws);
-    flaws.all
+    flaws.found()
 }
 
 /// Exactly one of a version and a container.
@@ -203,16 +161,6 @@ fn variables(all: &BTreeMap<String, String>, member: &str, flaws: &mut Flaws<'_>
         member,
         "SageMaker takes at most 16 variables (the service adds some), with values of 1024 characters",
         "rename, shorten or drop some",
-    );
-}
-
-fn role(role: Option<&str>, flaws: &mut Flaws<'_>) {
-    let is_role = |role: &str| role.starts_with("arn:") && role.contains(":role/") || is_open(role);
-    flaws.add_unless(
-        role.is_none_or(is_role),
-        "role_arn",
-        "must be the ARN of a role",
-        "use arn:aws:iam::<account>:role/<name>",
     );
 }
 
