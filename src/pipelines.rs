@@ -432,9 +432,7 @@ async fn model(app: &App, pipeline: &Pipeline, asked: RegisterModel) -> Result<R
     };
     let trial = app.store.trial(project, asked.trial_id).await?;
     let trial = trial.ok_or_else(no_trial)?;
-    let experiment = app.store.experiment(project, trial.experiment_id).await?;
-    let experiment = experiment.ok_or_else(no_trial)?;
-    let prepared = model_packages::prepare(app, &experiment, &trial, asked).await?;
+    let prepared = model_packages::prepare(app, project, &trial, asked).await?;
     let group = &prepared.request.group;
     let stored = app
         .store
@@ -442,7 +440,7 @@ async fn model(app: &App, pipeline: &Pipeline, asked: RegisterModel) -> Result<R
         .await?;
     let Some(stored) = stored.filter(|_| !prepared.has_failed) else {
         return Ok(Ready::NewModel(Box::new(ReadyModel {
-            experiment_id: experiment.id,
+            experiment_id: trial.experiment_id,
             trial_id: trial.id,
             prepared,
         })));

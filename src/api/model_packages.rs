@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 /// A trial's model as a new version of a model package group
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RegisterModel {
-    /// The trial (of a full run, usually) whose last job left the model.
+    /// The trial (of a full run, usually) whose last job left the model; of a tuning, its best trial's is meant.
     pub trial_id: TrialId,
     /// ModelPackageGroupName; the group is created if there is none.
     pub group: String,
@@ -30,7 +30,7 @@ pub struct RegisterModel {
     #[serde(default = "json")]
     pub response_types: Vec<String>,
     /// GiB of the weights as they are served; of all parameters in 16 bits (32 if it was trained so) when
-    /// absent. Fewer if the container quantises them.
+    /// absent. Fewer if the container quantises them. Of a tuned model they are only known from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_gib: Option<f64>,
     /// Types that an endpoint of it may run on; each must serve, and hold the weights.

@@ -39,6 +39,8 @@ pub struct TunedTrialView {
     /// Those that were searched.
     pub hyperparameters: BTreeMap<String, String>,
     pub objective: Option<f64>,
+    /// Where SageMaker stores its model, once it has completed.
+    pub model_s3_uri: Option<String>,
     pub started_at: Option<DateTime<Utc>>,
     pub ended_at: Option<DateTime<Utc>>,
     /// Per instance.
@@ -96,6 +98,9 @@ impl Tuned<'_> {
             status: trial.status.clone(),
             hyperparameters: trial.hyperparameters.clone(),
             objective: trial.objective,
+            model_s3_uri: trial
+                .is_completed()
+                .then(|| self.request.model_s3_uri(trial)),
             started_at: trial.started_at,
             ended_at: trial.ended_at,
             billed_seconds: trial.billed_seconds,

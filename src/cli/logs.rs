@@ -38,6 +38,9 @@ pub(super) struct LogsOptions {
     /// Number of the attempt; the latest when absent.
     #[arg(long)]
     attempt: Option<u32>,
+    /// Of a tuning: the name of the training job whose log is wanted.
+    #[arg(long)]
+    training_job: Option<String>,
     /// Print each line as JSON.
     #[arg(long)]
     json: bool,
@@ -130,6 +133,7 @@ fn path(
                 }
             };
             pair("attempt", attempt.map(|number| number.to_string()));
+            pair("training_job", options.training_job.clone());
             pair("host", options.host.clone());
             pair("grep", options.grep.clone());
             pair("since", options.since.map(|since| since.to_rfc3339()));

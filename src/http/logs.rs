@@ -28,7 +28,7 @@ use crate::app::{App, Place};
 use crate::clock::{Stopwatch, real_sleep};
 use crate::event_board::{STREAMS_OF_KEY_MAX, StreamPlace};
 use crate::job_log::{self, LogPlace, LoggedJob, Part, Wanted};
-use crate::store::experiments::trials::Attempt;
+use crate::store::experiments::trials::{Attempt, Trial};
 
 const LINES: u32 = 200;
 const LINES_MAX: u32 = 5_000;
@@ -48,6 +48,8 @@ const ARRIVES_WITHIN: TimeDelta = TimeDelta::minutes(2);
 pub(super) struct LogParams {
     /// Number of the attempt; the latest that has a job when absent.
     attempt: Option<u32>,
+    /// Of a tuning: TrainingJobName of the one of its trials whose log is wanted; see `GET …/tuned`.
+    training_job: Option<String>,
     /// Only lines of this host, such as `algo-1`.
     host: Option<String>,
     /// Only lines from this moment on.
@@ -171,6 +173,8 @@ struct Log {
     trial: TrialId,
     kind: JobKind,
     attempt: Attempt,
+    /// Of a tuning: the training job that is looked at.
+    training_job: Option<String>,
     wanted: Wanted,
 }
 
@@ -206,12 +210,14 @@ impl Log {
                 .build()
                 .map_err(|error| parameter("grep", error.to_string()))
         });
+        let kind = trial.plan.kind();
         Ok(Self {
+            training_job: training_job(&app, &trial, params).await?,
             app,
             place,
             project: caller.project,
             trial: id,
-            kind: trial.plan.kind(),
+            kind,
             attempt,
             wanted: Wanted {
                 host: params.host.clone(),
@@ -237,9 +243,10 @@ impl Log {
     }
 
     fn job(&self) -> LoggedJob<'_> {
+        let own = &self.attempt.job_name;
         LoggedJob {
             kind: self.kind,
-            name: &self.attempt.job_name,
+            name: self.training_job.as_ref().unwrap_or(own),
         }
     }
 
@@ -266,11 +273,11 @@ impl Log {
         let is_all = part.is_at_end && self.is_over();
         LogPartView {
             attempt: self.attempt.number,
-            job_name: self.attempt.job_name.clone(),
+            job_name: self.job().name.to_owned(),
             next_page_token: (!is_all).then(|| self.token(&part.place)),
             is_at_end: part.is_at_end,
             left_out_streams: u32::try_from(part.left_out).unwrap_or(u32::MAX),
-            console_url: links::log(self.kind, &self.place.region, &self.attempt.job_name),
+            console_url: links::log(self.kind, &self.place.region, self.job().name),
             lines: part.lines.into_iter().map(Into::into).collect(),
         }
     }
@@ -278,6 +285,34 @@ impl Log {
     fn token(&self, place: &LogPlace) -> String {
         format!("{};{place}", self.attempt.number)
     }
+}
+
+/// The training job whose log is wanted of a tuning, which writes none of its own.
+async fn training_job(
+    app: &App,
+    trial: &Trial,
+    params: &LogParams,
+) -> Result<Option<String>, Problem> {
+    let is_tuning = trial.plan.kind() == JobKind::Tuning;
+    let Some(asked) = &params.training_job else {
+        return if is_tuning {
+            let detail = format!(
+                "a tuning job writes no log: name one of its trials, which GET /v1/trials/{}/tuned lists",
+                trial.id
+            );
+            Err(parameter("training_job", detail))
+        } else {
+            Ok(None)
+        };
+    };
+    let all = app.store.step_trials(&[trial.experiment_id.0]).await?;
+    let own = all.into_iter().find(|(_, one)| one.id == trial.id);
+    let tuned = own.and_then(|(_, one)| one.tuned).unwrap_or_default();
+    if tuned.trials.iter().any(|one| one.job_name == *asked) {
+        return Ok(Some(asked.clone()));
+    }
+    let detail = format!("{} has no trial of this name", trial.id);
+    Err(parameter("training_job", detail))
 }
 
 /// The state of a stream.

@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 use super::auth::{Caller, Editor};
 use super::extract::{Id, Params, Strict};
 use super::problem::{FieldError, Problem, Problems};
-use super::{experiments, page, trials};
+use super::{page, trials};
 use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use crate::api::page::Page;
 use crate::app::App;
@@ -81,7 +81,7 @@ fn view(package: ModelPackage) -> ModelPackageView {
 
 /// Register a model
 ///
-/// The model of a trial's last job becomes a version of a model package group, with where it comes from and
+/// The model of a trial's last job, or of a tuning job's best trial, becomes a version of a model package group, with where it comes from and
 /// what was measured. It is registered within seconds after the answer. Safe to repeat: a job's model is one
 /// version of a group, and the same body finds it again (200).
 #[utoipa::path(post, path = "/v1/model-packages", operation_id = "registerModel", tag = "models",
@@ -96,13 +96,12 @@ pub(super) async fn register(
 ) -> Result<Response, Problem> {
     let trial = trials::find(&app, caller, asked.trial_id).await?;
     let place = trials::place(&app, &trial)?;
-    let experiment = experiments::find(&app, caller, trial.experiment_id).await?;
-    let prepared = prepare(&app, &experiment, &trial, asked).await?;
+    let prepared = prepare(&app, caller.project, &trial, asked).await?;
     let now = app.clock.now();
     let new = NewPackage {
         id: prepared.id,
         project_id: caller.project,
-        experiment_id: experiment.id,
+        experiment_id: trial.experiment_id,
         trial_id: trial.id,
         job_id: prepared.job,
         region: &place.region,

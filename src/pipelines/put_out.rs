@@ -107,14 +107,12 @@ async fn put_out_by_tuning(app: &App, step: &Step) -> Result<Value, StoreError> 
     let candidates: Vec<Value> = candidates.collect();
     let winner = trials
         .iter()
-        .filter_map(|trial| Some((trial.plan.tuning.as_ref()?, best_of(trial)?)))
-        .min_by(|(_, a), (_, b)| goal.compare(a.objective, b.objective));
-    let best = winner.map(|(request, best)| {
-        let training = &request.training;
-        let root = training.output_s3_uri.trim_end_matches('/');
+        .filter_map(|trial| Some((trial.id, trial.plan.tuning.as_ref()?, best_of(trial)?)))
+        .min_by(|(_, _, a), (_, _, b)| goal.compare(a.objective, b.objective));
+    let best = winner.map(|(trial_id, request, best)| {
         json!({
-            "model_s3_uri": format!("{root}/{}/output/model.tar.gz", best.job_name),
-            "instance_type": training.instance_type, "objective": best.objective,
+            "trial_id": trial_id, "model_s3_uri": request.model_s3_uri(&best),
+            "instance_type": request.training.instance_type, "objective": best.objective,
             "hyperparameters": best.hyperparameters, "job_name": best.job_name,
         })
     });

@@ -2,7 +2,7 @@
 
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use chrono::TimeDelta;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -97,6 +97,76 @@ async fn the_same_trials_on_two_types_and_the_best_of_all_feeds_the_next_step(po
             .all(|one| one["billed_seconds"].as_u64() > Some(0))
     );
     assert_eq!(shown["best"]["objective"], one["best_objective"]);
+}
+
+/// Not one of the steps between needs a trial of an experiment.
+#[sqlx::test(migrations = false)]
+async fn the_best_trial_is_registered_served_and_its_log_is_shown(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let register = json!({"name": "register", "model": {"trial_id": "${tune.best.trial_id}", "group": "tuned", "image": SERVES,
+        "weights_gib": 15, "realtime_instance_types": ["ml.g5.2xlarge"], "approval": "approved"}});
+    let serve = json!({"name": "serve", "endpoint": {"instance_type": "ml.g5.2xlarge", "time_to_live_hours": 2,
+        "weights_gib": 15, "model": {"model_package_id": "${register.model_package_id}"}}});
+    let steps = json!([tuning(&json!({})), register, serve]);
+    let id = started(&test, &pipeline(&steps)).await;
+    let view = run_pipeline(&test, &id).await;
+    assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
+    let best = step(&view, "tune").outputs.clone().unwrap()["best"].clone();
+    let registered = step(&view, "register").outputs.clone().unwrap();
+    let id = registered["model_package_id"].as_str().unwrap();
+    let package = test.get(&format!("/v1/model-packages/{id}")).await;
+    assert_eq!(package["model_s3_uri"], best["model_s3_uri"]);
+    let origin = &package["metadata"];
+    assert_eq!(origin["bakeoff:kind"], "tuned_trial");
+    assert_eq!(origin["bakeoff:training_job"], best["job_name"]);
+    assert_eq!(
+        origin["bakeoff:objective"],
+        json!(best["objective"].to_string())
+    );
+    assert_eq!(origin.get("bakeoff:tokens"), None);
+
+    let trial = best["trial_id"].as_str().unwrap();
+    let job = best["job_name"].as_str().unwrap();
+    let path = format!("/v1/trials/{trial}/logs?training_job={job}");
+    let log = test.get(&path).await;
+    assert_eq!(log["job_name"], best["job_name"]);
+    let rate = best["hyperparameters"]["lr"].as_str().unwrap();
+    let line = log["lines"][0]["message"].as_str().unwrap();
+    assert!(line.contains(&format!("lr={rate}")), "{log:#}");
+    for (path, why) in [
+        (format!("/v1/trials/{trial}/logs"), "name one of its trials"),
+        (
+            format!("/v1/trials/{trial}/logs?training_job=other"),
+            "no trial of this name",
+        ),
+    ] {
+        let (status, problem) = test
+            .send(test.request(Method::GET, &path, &test.admin))
+            .await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem:#}");
+        assert!(problem.to_string().contains(why), "{problem:#}");
+    }
+}
+
+/// What has no best trial (yet) is not registered.
+#[sqlx::test(migrations = false)]
+async fn a_tuning_that_runs_or_failed_has_no_model_to_register(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let one = tuning(&json!({"candidates": [{"instance_type": "ml.g5.2xlarge"}]}));
+    let id = started(&test, &pipeline(&json!([one]))).await;
+    let view = run_until(&test, &id, "tune", StepState::Running).await;
+    let trial = step(&view, "tune").jobs[0].trial_id;
+    let body = json!({"trial_id": trial, "group": "tuned", "image": SERVES});
+    let (status, problem) = test.post("/v1/model-packages", &body).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{problem:#}");
+    assert_eq!(problem["code"], "no_model", "{problem:#}");
+    run(&test, &id).await;
+    let (status, problem) = test.post("/v1/model-packages", &body).await;
+    assert_eq!(status, StatusCode::CREATED, "{problem:#}");
+    assert_eq!(
+        problem["metadata"]["bakeoff:instance_type"],
+        "ml.g5.2xlarge"
+    );
 }
 
 #[sqlx::test(migrations = false)]

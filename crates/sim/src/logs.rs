@@ -7,6 +7,7 @@ use crate::job::Job;
 use crate::metrics;
 use crate::processing::ProcessingJob;
 use crate::timeline::{Failure, Phase};
+use crate::tuning::{Trial, TuningJob};
 
 /// What the toolkit prints before the script runs.
 const OPENING: [&str; 3] = [
@@ -15,7 +16,7 @@ const OPENING: [&str; 3] = [
     "sagemaker-training-toolkit INFO     Invoking user script",
 ];
 
-/// A stream of a job of either kind.
+/// A stream of a job of any kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stream<'a> {
     Training(Run<'a>),
@@ -24,6 +25,8 @@ pub(crate) enum Stream<'a> {
         job: &'a ProcessingJob,
         host: u32,
     },
+    /// The first host of a trial of a tuning job.
+    Tuned(&'a Trial),
 }
 
 /// A stream of a training job: one host, from one start of its container to the end of that run.
@@ -70,6 +73,11 @@ pub(crate) fn of_processing(job: &ProcessingJob, now: DateTime<Utc>) -> Vec<Stre
     hosts.map(|host| Stream::Processing { job, host }).collect()
 }
 
+/// The streams of a tuning job's trials.
+pub(crate) fn of_tuning(job: &TuningJob, now: DateTime<Utc>) -> Vec<Stream<'_>> {
+    job.begun(now).map(Stream::Tuned).collect()
+}
+
 impl Stream<'_> {
     pub(crate) fn name(&self) -> String {
         match self {
@@ -77,6 +85,10 @@ impl Stream<'_> {
             Self::Processing { job, host } => {
                 let begun = job.created_at.timestamp();
                 format!("{}/algo-{host}-{begun}", job.name)
+            }
+            Self::Tuned(trial) => {
+                let begun = trial.started_at.timestamp();
+                format!("{}/algo-1-{begun}", trial.name)
             }
         }
     }
@@ -86,6 +98,7 @@ impl Stream<'_> {
         match self {
             Self::Training(run) => run.places(now),
             Self::Processing { job, .. } => job.lines(now).map_or(0, |lines| lines.len()),
+            Self::Tuned(trial) => trial.lines(now).len(),
         }
     }
 
@@ -94,6 +107,7 @@ impl Stream<'_> {
         match self {
             Self::Training(run) => run.line(place, now),
             Self::Processing { job, .. } => job.lines(now)?.into_iter().nth(place),
+            Self::Tuned(trial) => trial.lines(now).into_iter().nth(place),
         }
     }
 
@@ -103,6 +117,10 @@ impl Stream<'_> {
             Self::Training(run) => run.place_at(since, now),
             Self::Processing { job, .. } => {
                 let lines = job.lines(now).unwrap_or_default();
+                lines.iter().filter(|(at, _)| *at < since).count()
+            }
+            Self::Tuned(trial) => {
+                let lines = trial.lines(now);
                 lines.iter().filter(|(at, _)| *at < since).count()
             }
         }

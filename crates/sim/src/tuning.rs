@@ -36,11 +36,11 @@ pub(crate) struct Drawn {
 
 /// One trial: a training job.
 #[derive(Debug, Clone)]
-struct Trial {
-    name: String,
+pub(crate) struct Trial {
+    pub(crate) name: String,
     hyperparameters: BTreeMap<String, String>,
     created_at: DateTime<Utc>,
-    started_at: DateTime<Utc>,
+    pub(crate) started_at: DateTime<Utc>,
     ended_at: DateTime<Utc>,
     status: &'static str,
     objective: Option<f64>,
@@ -322,6 +322,13 @@ impl TuningJob {
             .collect()
     }
 
+    /// Its trials whose container has started.
+    pub(crate) fn begun(&self, now: DateTime<Utc>) -> impl Iterator<Item = &Trial> {
+        self.trials
+            .iter()
+            .filter(move |trial| trial.started_at <= now)
+    }
+
     /// DescribeTrainingJob of one of its trials.
     pub(crate) fn describe_trial(&self, name: &str, now: DateTime<Utc>) -> Option<Value> {
         let begun = |trial: &&Trial| trial.name == name && trial.created_at <= now;
@@ -420,6 +427,23 @@ impl Trial {
         } else {
             "InProgress"
         }
+    }
+
+    /// What its script has printed.
+    pub(crate) fn lines(&self, now: DateTime<Utc>) -> Vec<(DateTime<Utc>, String)> {
+        let given = self.hyperparameters.iter();
+        let given: Vec<String> = given
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let mut lines = vec![(
+            self.started_at,
+            format!("training with {}", given.join(" ")),
+        )];
+        if let Some(value) = self.objective {
+            lines.push((self.ended_at, format!("objective={value}")));
+        }
+        lines.retain(|(at, _)| *at <= now);
+        lines
     }
 
     fn ran(&self, now: DateTime<Utc>) -> i64 {

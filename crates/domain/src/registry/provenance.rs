@@ -15,13 +15,28 @@ pub const PREFIX: &str = "bakeoff:";
 /// Characters of a value (CustomerMetadataValue).
 pub const VALUE_MAX: usize = 256;
 
-/// What is known of a model's origin.
+named! {
+    /// What trained a model
+    TrainedBy {
+        /// On all tokens.
+        FullRun = "full_run",
+        /// On a trial's tokens.
+        Trial = "trial",
+        /// For a tuning job, whose best trial it is.
+        TunedTrial = "tuned_trial",
+    }
+}
+
+/// What is known of a model's origin; a text that is not known is empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin<'a> {
     pub id: ModelPackageId,
     pub experiment: ExperimentId,
     pub trial: TrialId,
     pub job: JobId,
+    /// TrainingJobName of what left the model.
+    pub training_job: &'a str,
+    pub by: TrainedBy,
     pub workload: &'a str,
     pub candidate: &'a str,
     pub instance_type: &'a str,
@@ -29,12 +44,10 @@ pub struct Origin<'a> {
     pub data_version: &'a str,
     pub code_version: &'a str,
     pub training_image: &'a str,
-    /// Whether all tokens were trained on, or a trial's.
-    pub is_full_run: bool,
     /// The experiment whose answer was bought, and the trial behind it, if it is a full run of one.
     pub bought: Option<(ExperimentId, TrialId)>,
-    /// Tokens that it was to be trained on.
-    pub tokens: u64,
+    /// Tokens that it was to be trained on, where that was said.
+    pub tokens: Option<u64>,
     /// SHA-256 of what the recommendation rests on: that which was bought, or else the experiment's own.
     pub evidence_sha256: Option<&'a str>,
     /// Figures by name.
@@ -56,19 +69,16 @@ impl Origin<'_> {
             .collect()
     }
 
-    fn named(&self) -> [(&'static str, String); 13] {
-        let kind = if self.is_full_run {
-            "full_run"
-        } else {
-            "trial"
-        };
+    fn named(&self) -> [(&'static str, String); 14] {
+        let tokens = self.tokens.map(|tokens| tokens.to_string());
         [
             (MARKER, self.id.to_string()),
             ("bakeoff:experiment", self.experiment.to_string()),
             ("bakeoff:trial", self.trial.to_string()),
             ("bakeoff:job", self.job.to_string()),
-            ("bakeoff:kind", kind.to_owned()),
-            ("bakeoff:tokens", self.tokens.to_string()),
+            ("bakeoff:training_job", self.training_job.to_owned()),
+            ("bakeoff:kind", self.by.as_str().to_owned()),
+            ("bakeoff:tokens", tokens.unwrap_or_default()),
             ("bakeoff:workload", self.workload.to_owned()),
             ("bakeoff:candidate", self.candidate.to_owned()),
             ("bakeoff:instance_type", self.instance_type.to_owned()),
@@ -119,6 +129,8 @@ mod tests {
             experiment: ExperimentId(Uuid::nil()),
             trial: TrialId(Uuid::nil()),
             job: JobId(Uuid::nil()),
+            training_job: "bakeoff-1",
+            by: TrainedBy::Trial,
             workload: "legal (he)",
             candidate: "p5",
             instance_type: "ml.p5.48xlarge",
@@ -126,9 +138,8 @@ mod tests {
             data_version: "2026-10#7 हिं",
             code_version: &long,
             training_image: "",
-            is_full_run: false,
             bought: None,
-            tokens: 1,
+            tokens: None,
             evidence_sha256: None,
             measured: vec![("validation_loss", 2.113)],
         };
@@ -137,7 +148,9 @@ mod tests {
         assert_eq!(metadata["bakeoff:data_version"], "2026-10_7 ह__");
         assert_eq!(metadata["bakeoff:code_version"].len(), VALUE_MAX);
         assert_eq!(metadata["bakeoff:validation_loss"], "2.113");
-        assert!(!metadata.contains_key("bakeoff:training_image"));
+        for unknown in ["bakeoff:training_image", "bakeoff:tokens"] {
+            assert!(!metadata.contains_key(unknown), "{unknown}");
+        }
         assert!(metadata[MARKER].starts_with("mpk_"));
     }
 }

@@ -178,6 +178,12 @@ impl TuningJobRequest {
     pub fn trial_seconds_max(&self) -> u64 {
         u64::from(self.trials_max) * u64::from(self.training.max_runtime_seconds)
     }
+
+    /// Where SageMaker stores the model of a trial.
+    pub fn model_s3_uri(&self, trial: &TunedTrial) -> String {
+        let root = self.training.output_s3_uri.trim_end_matches('/');
+        format!("{root}/{}/output/model.tar.gz", trial.job_name)
+    }
 }
 
 /// A trial that SageMaker started for a tuning job.
@@ -202,6 +208,13 @@ pub struct TunedTrial {
     pub failure_reason: Option<String>,
 }
 
+impl TunedTrial {
+    /// Whether it has run to its end, and left a model.
+    pub fn is_completed(&self) -> bool {
+        self.status == "Completed"
+    }
+}
+
 /// The trials of a tuning job as last seen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TunedTrials {
@@ -209,9 +222,10 @@ pub struct TunedTrials {
 }
 
 impl TunedTrials {
-    /// The best by the goal, among those with an objective.
+    /// The best by the goal, among those that have completed with an objective (as BestTrainingJob).
     pub fn best(&self, goal: Goal) -> Option<&TunedTrial> {
-        let with = self.trials.iter().filter(|one| one.objective.is_some());
+        let with = self.trials.iter();
+        let with = with.filter(|one| one.objective.is_some() && one.is_completed());
         with.min_by(|a, b| goal.compare(a.objective, b.objective))
     }
 
@@ -238,12 +252,16 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_by_the_goal_and_one_without_an_objective_never_is() {
+    fn the_best_is_by_the_goal_and_one_that_failed_or_has_no_objective_never_is() {
         let all = TunedTrials {
             trials: vec![
                 trial("a", None),
                 trial("b", Some(2.0)),
                 trial("c", Some(-1.0)),
+                TunedTrial {
+                    status: "Failed".to_owned(),
+                    ..trial("d", Some(-2.0))
+                },
             ],
         };
         let best = |goal| all.best(goal).map(|one| one.job_name.as_str());
@@ -251,7 +269,7 @@ mod tests {
             (best(Goal::Minimize), best(Goal::Maximize)),
             (Some("c"), Some("b"))
         );
-        assert_eq!(all.billed_seconds(), 180);
+        assert_eq!(all.billed_seconds(), 240);
         assert!(TunedTrials::default().best(Goal::Minimize).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training and processing jobs (awsJson1_1).
+//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training jobs (tuning jobs' trials among them) and processing jobs (awsJson1_1).
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -28,7 +28,9 @@ pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Val
         let exists = match body["logGroupName"].as_str() {
             Some(TRAINING) => {
                 let mut jobs = world.jobs.iter();
+                let mut tunings = world.tunings.iter();
                 jobs.any(|job| !logs::streams(job, now).is_empty())
+                    || tunings.any(|job| !logs::of_tuning(job, now).is_empty())
             }
             Some(PROCESSING) => {
                 let mut jobs = world.processing.iter();
@@ -74,7 +76,12 @@ fn streams<'a>(
         Some(TRAINING) => {
             let jobs = world.jobs.iter();
             let jobs = jobs.filter(|job| is_asked(&job.account, &job.name));
-            jobs.flat_map(|job| logs::streams(job, now)).collect()
+            let tunings = world.tunings.iter();
+            // Names of trials begin with that of their tuning job.
+            let tunings = tunings.filter(|job| is_asked(&job.account, &job.name));
+            jobs.flat_map(|job| logs::streams(job, now))
+                .chain(tunings.flat_map(|job| logs::of_tuning(job, now)))
+                .collect()
         }
         Some(PROCESSING) => {
             let jobs = world.processing.iter();
