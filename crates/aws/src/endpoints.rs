@@ -99,6 +99,8 @@ impl Endpoints for Hosting {
     }
 
     async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+        // Without a DeploymentConfig: all traffic at once and no baking period, of which one fleet is billed (developer
+        // guide, Blue/Green Deployments).
         let sent = self
             .client
             .update_endpoint()
