@@ -11,7 +11,7 @@ use bakeoff_domain::registry::check::{self, Facts, Flaw};
 use bakeoff_domain::registry::provenance::{Origin, PREFIX, TrainedBy};
 use bakeoff_domain::registry::{ModelPackageRequest, RegistryState};
 use bakeoff_domain::sagemaker::tuning::{TunedTrial, TuningJobRequest};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::api::comparison::ComparisonRow;
 use crate::api::model_packages::RegisterModel;
@@ -96,11 +96,7 @@ pub async fn prepare(
         Some((request, best)) => known_of_tuned(id, trial, request, best),
         None => known_of_trained(app, project, id, trial, &model).await?,
     };
-    let taken = asked
-        .metadata
-        .keys()
-        .filter(|name| name.starts_with(PREFIX));
-    let taken: Vec<Flaw> = taken.map(|name| check::is_ours(name)).collect();
+    let taken = taken(&asked);
     let facts = Facts {
         weights_gib: asked.weights_gib.or(known.weights_gib).unwrap_or_default(),
         training_image: &known.training_image,
@@ -117,6 +113,13 @@ pub async fn prepare(
         request,
         has_failed,
     })
+}
+
+/// Names of metadata that are ours to write.
+fn taken(asked: &RegisterModel) -> Vec<Flaw> {
+    let names = asked.metadata.keys();
+    let taken = names.filter(|name| name.starts_with(PREFIX));
+    taken.map(|name| check::is_ours(name)).collect()
 }
 
 /// The best trial of a tuning job, and our job that it belongs to.
@@ -293,10 +296,14 @@ fn request(
     id: ModelPackageId,
     known: &Known,
 ) -> ModelPackageRequest {
-    let (measured, metadata) = (&known.measured, &known.metadata);
-    let mut statistics = json!({"measured": measured, "origin": metadata, "source": "Bakeoff"});
+    let mut statistics = Map::from_iter([
+        ("measured".to_owned(), json!(known.measured)),
+        ("origin".to_owned(), json!(known.metadata)),
+        ("source".to_owned(), json!("Bakeoff")),
+    ]);
     if !known.hyperparameters.is_empty() {
-        statistics["hyperparameters"] = json!(known.hyperparameters);
+        let searched = json!(known.hyperparameters);
+        statistics.insert("hyperparameters".to_owned(), searched);
     }
     // Beside the model, not among what SageMaker puts there.
     let folder = model
@@ -321,10 +328,10 @@ fn request(
         // Nobody writes another origin over the true one.
         metadata: own
             .filter(|(name, _)| !name.starts_with(PREFIX))
-            .chain(metadata.clone())
+            .chain(known.metadata.clone())
             .collect(),
-        statistics_s3_uri: format!("{folder}/bakeoff/{}.json", id),
-        statistics: statistics.to_string(),
+        statistics_s3_uri: format!("{folder}/bakeoff/{id}.json"),
+        statistics: Value::Object(statistics).to_string(),
         approval: asked.approval,
         client_token: id.0.to_string(),
     }

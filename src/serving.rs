@@ -18,6 +18,7 @@ use crate::ids;
 use crate::store::StoreError;
 use crate::store::endpoints::NewEndpoint;
 use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
+use crate::store::model_packages::ModelPackage;
 use crate::store::money::prices::PricesOf;
 
 /// Why nothing is started.
@@ -75,23 +76,7 @@ pub async fn served(
             "{id} is registered in {own}, not in {region}"
         )));
     }
-    match (package.state, package.approval) {
-        (RegistryState::Failed, _) => {
-            return Err(NotServable::Never(format!("{id} could not be registered")));
-        }
-        (RegistryState::Registering, _) => {
-            return Err(NotServable::NotYet(format!("{id} is being registered")));
-        }
-        (RegistryState::Registered, Approval::Rejected) => {
-            return Err(NotServable::Never(format!("{id} was rejected")));
-        }
-        (RegistryState::Registered, Approval::Pending) => {
-            return Err(NotServable::NotYet(format!(
-                "{id} is not approved: bakeoff models approve {id}, or PATCH /v1/model-packages/{id}"
-            )));
-        }
-        (RegistryState::Registered, Approval::Approved) => {}
-    }
+    is_ready(&package)?;
     let experiment = app
         .store
         .experiment(around.project, package.experiment_id)
@@ -101,6 +86,26 @@ pub async fn served(
         package_arn: package.arn,
         weights_gib: weights,
     })
+}
+
+/// Whether a version is registered and approved.
+fn is_ready(package: &ModelPackage) -> Result<(), NotServable> {
+    let id = package.id;
+    match (package.state, package.approval) {
+        (RegistryState::Failed, _) => {
+            Err(NotServable::Never(format!("{id} could not be registered")))
+        }
+        (RegistryState::Registering, _) => {
+            Err(NotServable::NotYet(format!("{id} is being registered")))
+        }
+        (RegistryState::Registered, Approval::Rejected) => {
+            Err(NotServable::Never(format!("{id} was rejected")))
+        }
+        (RegistryState::Registered, Approval::Pending) => Err(NotServable::NotYet(format!(
+            "{id} is not approved: bakeoff models approve {id}, or PATCH /v1/model-packages/{id}"
+        ))),
+        (RegistryState::Registered, Approval::Approved) => Ok(()),
+    }
 }
 
 /// A price, and the most that a job can cost at it.

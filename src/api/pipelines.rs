@@ -30,6 +30,14 @@ pub struct PipelineView {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
+/// How a pipeline goes on; all of it may be left out.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct ResumePipeline {
+    /// A larger budget over all steps, what is spent by now included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<Usd>,
+}
+
 /// A step of a pipeline.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = PipelineStep)]

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bakeoff_domain::ids::PipelineId;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use clap::{Args, Subcommand};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rust_decimal::Decimal;
 use serde_json::Value;
 
 use super::client::{Client, Target};
 use super::report;
-use crate::api::pipelines::{CreatedPipeline, PipelineView, StepView};
+use crate::api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
 use crate::clock::real_sleep;
 use crate::ids;
 
@@ -36,7 +38,7 @@ enum Command {
     /// Start nothing more of a pipeline, and stop what runs.
     Cancel(OneOptions),
     /// Take up a pipeline that failed or was cancelled, at the steps that have not completed.
-    Resume(OneOptions),
+    Resume(ResumeOptions),
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +61,15 @@ struct OneOptions {
     target: Target,
 }
 
+#[derive(Debug, Args)]
+struct ResumeOptions {
+    /// A larger budget over all steps, USD, what is spent by now included.
+    #[arg(long)]
+    budget_usd: Option<Decimal>,
+    #[command(flatten)]
+    one: OneOptions,
+}
+
 pub(super) async fn run(options: PipelinesOptions) -> anyhow::Result<ExitCode> {
     match options.command {
         Command::List(options) => list(options).await,
@@ -71,16 +82,21 @@ pub(super) async fn run(options: PipelinesOptions) -> anyhow::Result<ExitCode> {
             let client = Client::new(&options.target)?;
             follow(&client, options.id, options.json).await
         }
-        Command::Cancel(options) => command(options, "cancel").await,
-        Command::Resume(options) => command(options, "resume").await,
+        Command::Cancel(options) => command(options, "cancel", b"").await,
+        Command::Resume(ResumeOptions { budget_usd, one }) => {
+            let asked = ResumePipeline {
+                budget_usd: budget_usd.map(Usd),
+            };
+            command(one, "resume", &serde_json::to_vec(&asked)?).await
+        }
     }
 }
 
-async fn command(options: OneOptions, verb: &str) -> anyhow::Result<ExitCode> {
+async fn command(options: OneOptions, verb: &str, body: &[u8]) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
     // Safe to repeat: it says how things are to be.
     let path = format!("/v1/pipelines/{}/{verb}", options.id);
-    show(&client.post_again(&path, b"").await?, options.json)?;
+    show(&client.post_again(&path, body).await?, options.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -53,12 +53,37 @@ impl<S: Send + Sync, T: DeserializeOwned + ToSchema + Send + 'static> FromReques
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
-        let (value, unknown) = parse(bytes).await?;
-        if unknown.is_empty() {
-            Ok(Self(value))
-        } else {
-            Err(Problem::invalid(unknown))
+        strict(bytes).await.map(Self)
+    }
+}
+
+async fn strict<T: DeserializeOwned + ToSchema + Send + 'static>(
+    bytes: Bytes,
+) -> Result<T, Problem> {
+    let (value, unknown) = parse(bytes).await?;
+    if unknown.is_empty() {
+        Ok(value)
+    } else {
+        Err(Problem::invalid(unknown))
+    }
+}
+
+/// A JSON body without unknown fields, or none.
+pub(super) struct Optional<T>(pub(super) T);
+
+impl<S, T> FromRequest<S> for Optional<T>
+where
+    S: Send + Sync,
+    T: Default + DeserializeOwned + ToSchema + Send + 'static,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let Raw(bytes) = Raw::from_request(request, state).await?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
         }
+        strict(bytes).await.map(Self)
     }
 }
 

@@ -66,6 +66,23 @@ pub(super) struct LogParams {
     page_token: Option<String>,
 }
 
+impl LogParams {
+    fn wanted(&self) -> Result<Wanted, Problem> {
+        let grep = self.grep.as_deref().map(|pattern| {
+            RegexBuilder::new(pattern)
+                .size_limit(PATTERN_BYTES)
+                .build()
+                .map_err(|error| parameter("grep", error.to_string()))
+        });
+        Ok(Wanted {
+            host: self.host.clone(),
+            since: self.since,
+            until: self.until,
+            grep: grep.transpose()?,
+        })
+    }
+}
+
 /// Log of a trial
 ///
 /// Read from CloudWatch when asked for; nothing is stored. Lines of all hosts are merged by time, and
@@ -204,12 +221,6 @@ impl Log {
                         trial.state.as_str()
                     )),
                 })?;
-        let grep = params.grep.as_deref().map(|pattern| {
-            RegexBuilder::new(pattern)
-                .size_limit(PATTERN_BYTES)
-                .build()
-                .map_err(|error| parameter("grep", error.to_string()))
-        });
         let kind = trial.plan.kind();
         Ok(Self {
             training_job: training_job(&app, &trial, params).await?,
@@ -219,12 +230,7 @@ impl Log {
             trial: id,
             kind,
             attempt,
-            wanted: Wanted {
-                host: params.host.clone(),
-                since: params.since,
-                until: params.until,
-                grep: grep.transpose()?,
-            },
+            wanted: params.wanted()?,
         })
     }
 

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::check::{Graph, check, oversized};
 use bakeoff_domain::pipeline::{Flaw, PipelineState};
 use bakeoff_domain::spec::pipeline::PipelineSpec;
@@ -16,12 +17,12 @@ use uuid::Uuid;
 
 use super::auth::{Caller, Editor};
 use super::experiments::{Keyed, LedgerParams, ledger_page};
-use super::extract::{Id, Params, Raw, parse};
+use super::extract::{Id, Optional, Params, Raw, parse};
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use crate::api::money::LedgerEntryView;
 use crate::api::page::Page;
-use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, StepView};
+use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, ResumePipeline, StepView};
 use crate::app::App;
 use crate::ids;
 use crate::pipelines::early;
@@ -238,39 +239,57 @@ pub(super) async fn cancel(
 
 /// Resume a pipeline
 ///
-/// Takes up one that failed or was cancelled, at the steps that have not completed. In a running one, it queues
-/// jobs again that wait for a person, after a quota was raised or a pause.
+/// Takes up one that failed or was cancelled, at the steps that have not completed, with a larger budget if one is
+/// named. In a running one, it queues jobs again that wait for a person, after a quota was raised or a pause.
 #[utoipa::path(post, path = "/v1/pipelines/{pipeline_id}/resume", operation_id = "resumePipeline", tag = "pipelines",
-    params(("pipeline_id" = PipelineId, Path)),
+    params(("pipeline_id" = PipelineId, Path)), request_body(content = Option<ResumePipeline>, description = "Nothing, or a larger budget"),
     responses((status = 200, description = "As it is now", body = PipelineView), Problems))]
 pub(super) async fn resume(
     State(app): State<App>,
     Editor(caller): Editor,
     Id(id): Id<PipelineId>,
+    Optional(asked): Optional<ResumePipeline>,
 ) -> Result<Json<PipelineView>, Problem> {
     let now = app.clock.now();
     let found = app.store.pipeline(caller.project, id).await?;
     let found = found.ok_or_else(|| absent(id))?;
-    match found.state {
-        PipelineState::Failed | PipelineState::Cancelled => {
-            app.store.resume_pipeline(caller.project, id, now).await?;
-        }
-        PipelineState::Running => {
-            let steps = app.store.pipeline_steps(&[id.0]).await?;
-            let works = steps.iter().filter(|step| !step.state.is_over());
-            for experiment in works.filter_map(|step| step.experiment_id) {
-                let resume = ExperimentCommand::Resume;
-                app.store
-                    .command(caller.project, experiment, resume, now)
-                    .await?;
-            }
-        }
-        state @ (PipelineState::Cancelling | PipelineState::Completed) => {
-            let state = state.as_str();
-            let detail =
-                format!("it is {state}: only one that failed, was cancelled or waits is resumed");
-            return Err(Problem::conflict("pipeline_not_resumable", detail));
+    may_resume(&found, asked.budget_usd)?;
+    app.store
+        .resume_pipeline(caller.project, id, asked.budget_usd, now)
+        .await?;
+    if found.state == PipelineState::Running {
+        let steps = app.store.pipeline_steps(&[id.0]).await?;
+        let works = steps.iter().filter(|step| !step.state.is_over());
+        for experiment in works.filter_map(|step| step.experiment_id) {
+            let resume = ExperimentCommand::Resume;
+            app.store
+                .command(caller.project, experiment, resume, now)
+                .await?;
         }
     }
     shown(&app, caller, id).await
+}
+
+fn may_resume(found: &Pipeline, budget: Option<Usd>) -> Result<(), Problem> {
+    if matches!(
+        found.state,
+        PipelineState::Cancelling | PipelineState::Completed
+    ) {
+        let state = found.state.as_str();
+        let detail =
+            format!("it is {state}: only one that failed, was cancelled or waits is resumed");
+        return Err(Problem::conflict("pipeline_not_resumable", detail));
+    }
+    if budget.is_some_and(|usd| usd < found.budget_usd) {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/budget_usd".to_owned(),
+            detail: format!(
+                "it has {} already: a budget is not lowered",
+                found.budget_usd
+            ),
+            fix: "name a larger one, or leave it out".to_owned(),
+            rule: "pipeline".to_owned(),
+        }]));
+    }
+    Ok(())
 }

@@ -338,34 +338,40 @@ impl Store {
         Ok(marked.execute(&self.pool).await?.rows_affected() == 1)
     }
 
-    /// Takes up a pipeline that failed or was cancelled, at the steps that have not completed; false when it is
-    /// in another state.
+    /// Takes up a pipeline that failed or was cancelled, at the steps that have not completed, and raises the budget
+    /// if a larger one is given, also that of a running one; false when it is in another state.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resume_pipeline(
         &self,
         project: ProjectId,
         id: PipelineId,
+        budget: Option<Usd>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
-        let resumed = sqlx::query!(
-            r#"UPDATE pipelines SET state = 'running', ended_at = NULL, due_at = $3
-               WHERE id = $1 AND project_id = $2 AND state IN ('failed', 'cancelled')"#,
+        let resumed = sqlx::query_scalar!(
+            r#"UPDATE pipelines p SET state = 'running', ended_at = NULL, due_at = $3, budget_usd = greatest(p.budget_usd, $4)
+               FROM (SELECT id, state FROM pipelines WHERE id = $1 AND project_id = $2 FOR NO KEY UPDATE) before
+               WHERE p.id = before.id AND before.state IN ('running', 'failed', 'cancelled')
+               RETURNING before.state"#,
             id.0,
             project.0,
             now,
+            budget.map(|usd| usd.0),
         );
-        if resumed.execute(&mut *tx).await?.rows_affected() == 0 {
+        let Some(before) = resumed.fetch_optional(&mut *tx).await? else {
             return Ok(false);
+        };
+        if before != PipelineState::Running.as_str() {
+            sqlx::query!(
+                r#"UPDATE pipeline_steps SET state = 'waiting', reason = NULL, tries = 0, experiment_id = NULL,
+                          model_package_id = NULL, ended_at = NULL
+                   WHERE pipeline_id = $1 AND state IN ('failed', 'skipped', 'cancelled')"#,
+                id.0,
+            )
+            .execute(&mut *tx)
+            .await?;
         }
-        sqlx::query!(
-            r#"UPDATE pipeline_steps SET state = 'waiting', reason = NULL, tries = 0, experiment_id = NULL,
-                      model_package_id = NULL, ended_at = NULL
-               WHERE pipeline_id = $1 AND state IN ('failed', 'skipped', 'cancelled')"#,
-            id.0,
-        )
-        .execute(&mut *tx)
-        .await?;
         tx.commit().await?;
         Ok(true)
     }

@@ -358,6 +358,33 @@ async fn a_cancel_stops_the_job_and_starts_nothing_more(pool: PgPool) {
     assert_billed(&test).await;
 }
 
+/// One that has failed for want of money goes on with more of it; what it has spent stays spent.
+#[sqlx::test(migrations = false)]
+async fn a_pipeline_that_is_out_of_money_goes_on_with_a_larger_budget(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let mut second = prepare("second");
+    second["processing"]["instance_type"] = json!("ml.g5.2xlarge");
+    second["after"] = json!(["prepare"]);
+    let mut body = pipeline(&json!([prepare("prepare"), second]));
+    body["budget_usd"] = json!(1);
+    let id = started(&test, &body).await;
+    let view = run(&test, &id).await;
+    assert_eq!(view.state, PipelineState::Failed, "{view:#?}");
+    let reason = step(&view, "second").reason.clone().unwrap();
+    assert!(reason.contains("it may cost"), "{reason}");
+    let resume = format!("/v1/pipelines/{id}/resume");
+    let (status, problem) = test.post(&resume, &json!({"budget_usd": 0.5})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    assert_eq!(problem["errors"][0]["pointer"], "/budget_usd");
+    let (status, view) = test.post(&resume, &json!({"budget_usd": 50})).await;
+    assert_eq!(status, StatusCode::OK, "{view:#}");
+    assert_eq!(view["budget_usd"], json!(50.0));
+    let view = run(&test, &id).await;
+    assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
+    assert_eq!(jobs(&test.record().await).len(), 2);
+    assert_billed(&test).await;
+}
+
 /// What a step's budget has left over when it ends belongs to the other steps: its parked trials stay parked.
 #[sqlx::test(migrations = false)]
 async fn a_comparison_that_was_a_step_is_not_taken_up_by_itself(pool: PgPool) {

@@ -251,7 +251,8 @@ impl Store {
                     }
                     (_, owner) => owner,
                 };
-                let longest = row.billed_seconds_max.map(u64::try_from);
+                let longest = row.billed_seconds_max.filter(|_| kind.is_limited());
+                let longest = longest.map(u64::try_from);
                 let facts = OrphanFacts {
                     found_at: row.found_at,
                     started_at: row.started_at,

@@ -51,6 +51,7 @@ impl Hand<'_> {
             no_capacity: self.trial.no_capacity,
             give_up_at: self.trial.give_up_at,
             longest_billed_seconds: self.trial.billed_seconds_max,
+            is_limited: self.trial.kind.is_limited(),
             marker: attempt.id.to_string(),
             absent: attempt.absent,
             postponed: attempt.postponed,

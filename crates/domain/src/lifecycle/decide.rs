@@ -31,8 +31,10 @@ pub struct AttemptFacts {
     /// The experiment's deadline, until which the trial waits for capacity.
     pub give_up_at: DateTime<Utc>,
     /// The longest time that an instance of its job can be billed, seconds; an estimate never
-    /// exceeds it.
+    /// exceeds it, unless the end is known of a job that has no limit in SageMaker.
     pub longest_billed_seconds: u64,
+    /// Whether SageMaker ends its job at its limit.
+    pub is_limited: bool,
     /// Value of the marker that its job must carry.
     pub marker: String,
     /// Consecutive polls that found no job.
@@ -430,7 +432,12 @@ fn ended(
     reason: &str,
     now: DateTime<Utc>,
 ) -> Ending {
-    let billing = job.billing(facts.longest_billed_seconds, now);
+    let longest = if facts.is_limited || job.ended_at.is_none() {
+        facts.longest_billed_seconds
+    } else {
+        u64::MAX
+    };
+    let billing = job.billing(longest, now);
     Ending {
         trial,
         attempt,

@@ -21,8 +21,8 @@ pub struct OrphanFacts {
     pub started_at: Option<DateTime<Utc>>,
     /// When SageMaker last described it.
     pub last_seen_at: DateTime<Utc>,
-    /// The longest time that an instance of it can be billed, seconds; an estimate never exceeds
-    /// it.
+    /// The longest time that an instance of it can be billed, seconds, where SageMaker has a limit; an estimate
+    /// never exceeds it.
     pub longest_billed_seconds: u64,
 }
 

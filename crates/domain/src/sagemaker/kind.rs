@@ -32,6 +32,14 @@ impl JobKind {
             Self::Endpoint => Component::Hosting,
         }
     }
+
+    /// Whether SageMaker ends it at its limit. Others run, and are billed, until somebody ends them.
+    pub fn is_limited(self) -> bool {
+        match self {
+            Self::Training | Self::Processing | Self::Tuning => true,
+            Self::Transform | Self::Endpoint => false,
+        }
+    }
 }
 
 /// A request for a job of any kind.

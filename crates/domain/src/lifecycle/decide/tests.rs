@@ -17,6 +17,7 @@ pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
         no_capacity: 0,
         give_up_at: now() + TimeDelta::hours(72),
         longest_billed_seconds: 100_000,
+        is_limited: true,
         marker: MARKER.into(),
         absent: 0,
         postponed: 0,
@@ -467,6 +468,33 @@ fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
         (ending.billable_seconds, ending.estimated),
         (Some(15_420), true)
     );
+}
+
+/// The service was down when an endpoint should have been deleted: it served on, and that is billed.
+#[test]
+fn what_only_we_end_is_estimated_until_its_end_however_late_that_is() {
+    let began = now() - TimeDelta::hours(7);
+    let overdue = |is_limited| {
+        let facts = AttemptFacts {
+            longest_billed_seconds: 11_700,
+            started_at: Some(began),
+            is_limited,
+            ..attempt(AttemptState::Running)
+        };
+        let untold = ObservedJob {
+            billable_seconds: None,
+            started_at: Some(began),
+            ended_at: Some(began + TimeDelta::seconds(23_953)),
+            ..job(JobStatus::Stopped, "Stopped")
+        };
+        let case = situation(TrialState::Running, Some(facts), seen(untold));
+        match decide(&case, &Policy::default()) {
+            Decision::End(ending) => (ending.billable_seconds, ending.estimated),
+            other => panic!("not ended: {other:?}"),
+        }
+    };
+    assert_eq!(overdue(false), (Some(23_953), true));
+    assert_eq!(overdue(true), (Some(11_700), true));
 }
 
 /// Spot has no instances while it waits for capacity, and is not billed.
