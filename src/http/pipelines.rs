@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::pipeline::check::{Graph, check, oversized};
+use bakeoff_domain::pipeline::check::{Graph, check, oversized, stopped_winners};
 use bakeoff_domain::pipeline::{Flaw, PipelineState};
 use bakeoff_domain::spec::pipeline::PipelineSpec;
 use serde::Deserialize;
@@ -74,6 +74,7 @@ pub(super) async fn create(
         wrong.extend(flaws.into_iter().map(FieldError::from));
         Graph::default()
     });
+    wrong.extend(stopped_winners(&spec).into_iter().map(FieldError::from));
     let found = early::findings(&app, caller.project, &spec).await?;
     wrong.extend(found.iter().map(FieldError::from));
     if !wrong.is_empty() {

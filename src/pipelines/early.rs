@@ -29,7 +29,7 @@ fn stand_ins(reference: &Reference) -> [Value; 4] {
     let likely = match path.as_slice() {
         ["outputs", name] => json!(format!("s3://bakeoff-later/{}/{name}", reference.step)),
         ["experiment_id"] => json!(ExperimentId(Uuid::nil())),
-        ["winner", "trial_id"] => json!(TrialId(Uuid::nil())),
+        ["winner" | "best", "trial_id"] => json!(TrialId(Uuid::nil())),
         ["winner", "purchase_option"] => json!("on_demand"),
         _ => json!("later"),
     };

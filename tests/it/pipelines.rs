@@ -34,6 +34,7 @@ pub(crate) fn pipeline(steps: &Value) -> Value {
 fn whole() -> Value {
     let mut compare = on_p5(1);
     compare["budget_usd"] = json!(2000);
+    compare["stopping_policy"] = json!("full");
     compare["workload"]["channels"] =
         json!([{"name": "train", "s3_uri": "${prepare.outputs.train}", "size_gb": 0}]);
     compare["workload"]["data_version"] = json!("${prepare.message.data_sha256}");

@@ -19,7 +19,7 @@ const EXAMPLES: [&str; 2] = [
 /// The kills are spread over this much of the run, which takes about two minutes.
 const SPREAD: Duration = Duration::from_secs(75);
 /// A run that makes no progress for this long is stuck.
-const PATIENCE: Duration = Duration::from_mins(5);
+const PATIENCE: Duration = Duration::from_mins(20);
 
 struct Flags {
     kills: u32,

@@ -30,10 +30,9 @@ pub struct AttemptFacts {
     pub no_capacity: u32,
     /// The experiment's deadline, until which the trial waits for capacity.
     pub give_up_at: DateTime<Utc>,
-    /// The longest time that an instance of its job can be billed, seconds; an estimate never
-    /// exceeds it, unless the end is known of a job that has no limit in SageMaker.
+    /// The longest time that an instance of its job can be billed, seconds: the most of an estimate.
     pub longest_billed_seconds: u64,
-    /// Whether SageMaker ends its job at its limit.
+    /// Whether SageMaker ends its job then. Otherwise it may have run on, until its end.
     pub is_limited: bool,
     /// Value of the marker that its job must carry.
     pub marker: String,
@@ -432,12 +431,9 @@ fn ended(
     reason: &str,
     now: DateTime<Utc>,
 ) -> Ending {
-    let longest = if facts.is_limited || job.ended_at.is_none() {
-        facts.longest_billed_seconds
-    } else {
-        u64::MAX
-    };
-    let billing = job.billing(longest, now);
+    let has_run_on = !facts.is_limited && job.ended_at.is_some();
+    let longest = (!has_run_on).then_some(facts.longest_billed_seconds);
+    let billing = job.billing(longest.unwrap_or(u64::MAX), now);
     Ending {
         trial,
         attempt,

@@ -117,6 +117,53 @@ pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
     }
 }
 
+/// References to the model of a winner that may have been stopped once its speed was known: whether it was is luck,
+/// and is seen only after everything before it was paid for. What was accepted before this was known goes on.
+pub fn stopped_winners(spec: &PipelineSpec) -> Vec<Flaw> {
+    let may_be_stopped = |step: &&StepSpec| {
+        let experiment = step.experiment.as_ref();
+        experiment.is_some_and(|body| body["stopping_policy"] != "full")
+    };
+    let raced: Vec<&str> = spec
+        .steps
+        .iter()
+        .filter(may_be_stopped)
+        .map(|step| step.name.as_str())
+        .collect();
+    let mut flaws = Vec::new();
+    for (place, step) in spec.steps.iter().enumerate() {
+        for (kind, body) in step.bodies() {
+            let references = reference::find(body).0.into_iter();
+            let wanted = references
+                .filter(|one| raced.contains(&one.step.as_str()) && is_model_of_winner(kind, one));
+            flaws.extend(wanted.map(|one| stopped_winner(place, kind, &one)));
+        }
+    }
+    flaws
+}
+
+fn is_model_of_winner(by: StepKind, reference: &Reference) -> bool {
+    let path: Vec<&str> = reference.path.iter().map(String::as_str).collect();
+    match path.as_slice() {
+        ["winner", "model_s3_uri"] => true,
+        ["winner", "trial_id"] => by == StepKind::Model && reference.pointer == "/trial_id",
+        _ => false,
+    }
+}
+
+fn stopped_winner(place: usize, by: StepKind, reference: &Reference) -> Flaw {
+    let Reference { step, pointer, .. } = reference;
+    Flaw::new(
+        format!("/steps/{place}/{}{pointer}", by.as_str()),
+        format!(
+            "the winner of {step} may be stopped once its speed is known, and then leaves no model"
+        ),
+        format!(
+            "add a full_run of ${{{step}.experiment_id}} and refer to its winner, or set \"stopping_policy\": \"full\" in {step}"
+        ),
+    )
+}
+
 /// The flaw of a step that waits for itself.
 fn circle(spec: &PipelineSpec, needs: &[Vec<usize>]) -> Option<Flaw> {
     let place = on_a_circle(needs)?;
@@ -359,6 +406,27 @@ mod tests {
             .into_iter()
             .map(|flaw| (flaw.pointer, flaw.detail))
             .collect()
+    }
+
+    #[test]
+    fn a_model_is_not_left_to_the_luck_of_a_race() {
+        let compare =
+            |policy: &Value| json!({"name": "compare", "experiment": {"stopping_policy": policy}});
+        let flawed = |policy: &Value, after: &Value| {
+            let flaws = stopped_winners(&pipeline(&json!([compare(policy), after])));
+            flaws.len()
+        };
+        let register =
+            json!({"name": "register", "model": {"trial_id": "${compare.winner.trial_id}"}});
+        let evaluate = processing("evaluate", "${compare.winner.model_s3_uri}");
+        for after in [&register, &evaluate] {
+            for stopped in [Value::Null, json!("race"), json!("probe")] {
+                assert_eq!(flawed(&stopped, after), 1, "{stopped} {after}");
+            }
+            assert_eq!(flawed(&json!("full"), after), 0, "{after}");
+        }
+        let told = json!({"name": "register", "model": {"metadata": {"by": "${compare.winner.trial_id}"}}});
+        assert_eq!(flawed(&Value::Null, &told), 0);
     }
 
     #[test]

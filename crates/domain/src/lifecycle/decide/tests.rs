@@ -433,68 +433,41 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
     );
 }
 
-/// The service was down for three days, and the job was deleted meanwhile.
+/// The service was down for three days, and the job was deleted meanwhile. Only what nobody but us ends has run on:
+/// an endpoint is billed until its end, where that is known.
 #[test]
 fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
     let policy = Policy::default();
-    let long_ago = AttemptFacts {
-        absent: policy.absent_max,
-        started_at: Some(now() - TimeDelta::days(3)),
-        longest_billed_seconds: 15_420,
-        ..attempt(AttemptState::Running)
-    };
-    let case = situation(TrialState::Running, Some(long_ago.clone()), Seen::Absent);
-    let Decision::End(ending) = decide(&case, &policy) else {
-        panic!("not ended")
-    };
-    assert_eq!(
-        (ending.billable_seconds, ending.estimated),
-        (Some(15_420), true)
-    );
-    let untold = ObservedJob {
-        billable_seconds: None,
-        ended_at: None,
-        ..job(JobStatus::Stopped, "Stopped")
-    };
-    let untold = ObservedJob {
-        started_at: long_ago.started_at,
-        ..untold
-    };
-    let case = situation(TrialState::Running, Some(long_ago), seen(untold));
-    let Decision::End(ending) = decide(&case, &policy) else {
-        panic!("not ended")
-    };
-    assert_eq!(
-        (ending.billable_seconds, ending.estimated),
-        (Some(15_420), true)
-    );
-}
-
-/// The service was down when an endpoint should have been deleted: it served on, and that is billed.
-#[test]
-fn what_only_we_end_is_estimated_until_its_end_however_late_that_is() {
-    let began = now() - TimeDelta::hours(7);
-    let overdue = |is_limited| {
+    let began = Some(now() - TimeDelta::days(3));
+    let told = |is_limited, seen| {
         let facts = AttemptFacts {
-            longest_billed_seconds: 11_700,
-            started_at: Some(began),
+            absent: policy.absent_max,
+            started_at: began,
+            longest_billed_seconds: 15_420,
             is_limited,
             ..attempt(AttemptState::Running)
         };
-        let untold = ObservedJob {
-            billable_seconds: None,
-            started_at: Some(began),
-            ended_at: Some(began + TimeDelta::seconds(23_953)),
-            ..job(JobStatus::Stopped, "Stopped")
-        };
-        let case = situation(TrialState::Running, Some(facts), seen(untold));
-        match decide(&case, &Policy::default()) {
+        let case = situation(TrialState::Running, Some(facts), seen);
+        match decide(&case, &policy) {
             Decision::End(ending) => (ending.billable_seconds, ending.estimated),
             other => panic!("not ended: {other:?}"),
         }
     };
-    assert_eq!(overdue(false), (Some(23_953), true));
-    assert_eq!(overdue(true), (Some(11_700), true));
+    let untold = |ended_at| {
+        seen(ObservedJob {
+            billable_seconds: None,
+            started_at: began,
+            ended_at,
+            ..job(JobStatus::Stopped, "Stopped")
+        })
+    };
+    let after_a_day = Some(now() - TimeDelta::days(2));
+    for is_limited in [true, false] {
+        assert_eq!(told(is_limited, Seen::Absent), (Some(15_420), true));
+        assert_eq!(told(is_limited, untold(None)), (Some(15_420), true));
+    }
+    assert_eq!(told(true, untold(after_a_day)), (Some(15_420), true));
+    assert_eq!(told(false, untold(after_a_day)), (Some(86_400), true));
 }
 
 /// Spot has no instances while it waits for capacity, and is not billed.
