@@ -283,11 +283,17 @@ fn outcome(step: &StepView) -> String {
     let said = step.jobs.first().and_then(|job| job.exit_message.clone());
     let package = || Some(format!("{} {}", text("/group")?, text("/version")?));
     let tuned = || {
-        let (metric, objective) = (text("/metric")?, text("/best/objective")?);
+        let objective = outputs?.pointer("/best/objective")?.as_f64()?;
+        let chosen = outputs?.pointer("/best/hyperparameters")?.as_object()?;
+        let chosen = chosen.iter().map(|(name, value)| {
+            let value = value.as_str().unwrap_or_default();
+            format!("{name} {value}")
+        });
         Some(format!(
-            "{metric} {objective} on {} with {}",
+            "{} {objective:.6} on {} with {}",
+            text("/metric")?,
             text("/best/instance_type")?,
-            text("/best/hyperparameters")?
+            chosen.collect::<Vec<_>>().join(", ")
         ))
     };
     let served = || {
