@@ -46,7 +46,7 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
     }
 }
 
-const MUTANTS: [Mutant; 31] = [
+const MUTANTS: [Mutant; 34] = [
     it(
         "a-pipelines-claim-is-not-checked",
         "pipelines::two_conductors_start_each_step_once",
@@ -138,6 +138,18 @@ const MUTANTS: [Mutant; 31] = [
     domain(
         "one-denial-and-the-job-has-vanished",
         "lifecycle::decide::tests::an_unreadable_or_unheard_of_status_is_never_a_failure",
+    ),
+    domain(
+        "an-endpoint-that-ran-on-is-billed-as-reserved",
+        "lifecycle::decide::tests::an_estimate_never_exceeds_the_longest_life_of_the_job",
+    ),
+    domain(
+        "an-endpoint-outlives-its-reservation",
+        "serving::decide::tests::what_is_reserved_is_enough_even_if_nobody_could_look",
+    ),
+    it(
+        "a-deletion-gives-way-to-a-claim",
+        "holds_locks::an_endpoint_is_deleted_though_the_deployer_claims_it_meanwhile",
     ),
     it(
         "a-cancel-during-a-claim-is-forgotten",
@@ -264,9 +276,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     outcome
 }
 
-/// Checks that every patch applies to the current sources, and that each has a test.
-/// Whether the source file that a test's path names has such a function. A path that matches no test
-/// would run none, and nothing would be caught.
+/// Whether the file that a test's path names, or the one with the tests at its end, has it: a wrong path would run none.
 fn exists(suite: Suite, test: &str) -> bool {
     let folder = match suite {
         Suite::Domain => "crates/domain/src",
@@ -275,13 +285,15 @@ fn exists(suite: Suite, test: &str) -> bool {
     let Some((modules, function)) = test.rsplit_once("::") else {
         return false;
     };
-    let file = root()
-        .join(folder)
-        .join(modules.replace("::", "/"))
-        .with_extension("rs");
-    fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+    let own = format!("fn {function}(");
+    let has = |modules: &str| {
+        let file = root().join(folder).join(modules.replace("::", "/"));
+        fs::read_to_string(file.with_extension("rs")).is_ok_and(|source| source.contains(&own))
+    };
+    has(modules) || modules.strip_suffix("::tests").is_some_and(has)
 }
 
+/// Checks that every patch applies to the current sources, and that each has a test.
 pub(crate) fn check() -> Result<(), String> {
     for Mutant { name, suite, test } in MUTANTS {
         if !exists(suite, test) {
