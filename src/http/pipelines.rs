@@ -255,9 +255,14 @@ pub(super) async fn resume(
     let found = app.store.pipeline(caller.project, id).await?;
     let found = found.ok_or_else(|| absent(id))?;
     may_resume(&found, asked.budget_usd)?;
-    app.store
+    let resumed = app
+        .store
         .resume_pipeline(caller.project, id, asked.budget_usd, now)
         .await?;
+    if !resumed {
+        let detail = "somebody has just cancelled it, or it has just completed: look again";
+        return Err(Problem::conflict("pipeline_not_resumable", detail));
+    }
     if found.state == PipelineState::Running {
         let steps = app.store.pipeline_steps(&[id.0]).await?;
         let works = steps.iter().filter(|step| !step.state.is_over());

@@ -148,9 +148,9 @@ async fn the_best_trial_is_registered_served_and_its_log_is_shown(pool: PgPool) 
     }
 }
 
-/// What has no best trial (yet) is not registered.
+/// Its best trial is known once it is over.
 #[sqlx::test(migrations = false)]
-async fn a_tuning_that_runs_or_failed_has_no_model_to_register(pool: PgPool) {
+async fn a_tuning_that_runs_has_no_model_to_register_yet(pool: PgPool) {
     let test = with_data(pool, &[]).await;
     let one = tuning(&json!({"candidates": [{"instance_type": "ml.g5.2xlarge"}]}));
     let id = started(&test, &pipeline(&json!([one]))).await;

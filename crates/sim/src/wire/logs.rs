@@ -1,4 +1,5 @@
-//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training jobs (tuning jobs' trials among them) and processing jobs (awsJson1_1).
+//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training jobs (tuning jobs' trials among
+//! them) and processing jobs (awsJson1_1).
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
