@@ -325,6 +325,40 @@ mod tests {
         assert_eq!(right, ROUNDS_MAX);
     }
 
+    /// As in many a notebook: all members side by side. What is meant is kept, and nothing is made up.
+    #[test]
+    fn misplaced_members_are_moved_into_objects_that_are_missing() {
+        let flat = json!({"job_name": "x", "instance_type": "ml.m5.xlarge", "instance_count": 2, "max_runtime_in_seconds": 3600});
+        let fixed = apply_fixes(&flat, Kind::TrainingJob, &[]);
+        let resources = &fixed["ResourceConfig"];
+        assert_eq!(resources["InstanceType"], "ml.m5.xlarge", "{fixed}");
+        assert_eq!(resources["InstanceCount"], 2, "{fixed}");
+        let stopping = json!({"MaxRuntimeInSeconds": 3600});
+        assert_eq!(fixed["StoppingCondition"], stopping, "{fixed}");
+        // All patches of one answer at once lose nothing.
+        let (_, findings) = check(&flat, Some(Kind::TrainingJob), &[]).unwrap();
+        let mut document = flat;
+        for finding in &findings {
+            let patch = serde_json::to_value(&finding.patch).unwrap();
+            let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+            json_patch::patch(&mut document, &patch).unwrap();
+        }
+        let text = document.to_string();
+        assert!(
+            text.contains("ml.m5.xlarge") && text.contains("3600"),
+            "{text}"
+        );
+        // An object that is there under another name is renamed, and then filled.
+        let half =
+            json!({"resource_config": {"instance_count": 1}, "instance_type": "ml.m5.xlarge"});
+        let fixed = apply_fixes(&half, Kind::TrainingJob, &[]);
+        assert_eq!(
+            fixed["ResourceConfig"]["InstanceType"], "ml.m5.xlarge",
+            "{fixed}"
+        );
+        assert_eq!(fixed.get("resource_config"), None, "{fixed}");
+    }
+
     #[test]
     fn all_missing_fields_are_named_at_once() {
         let half = json!({"name": "x", "workload": {"name": "y", "model": {}, "channels": [{"name": "train"}]}, "candidates": [{}]});

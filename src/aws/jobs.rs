@@ -74,7 +74,11 @@ impl Aws {
         };
         crash::point("after_create");
         let reply = self.count(Operation::create(request.kind()), reply, 0);
-        // In another account our role is refused, and nothing is wrong with the request.
+        self.refused_by_ours(reply).await
+    }
+
+    /// In another account our role and our model are refused, and nothing is wrong with the request.
+    async fn refused_by_ours(&self, reply: Result<(), AwsError>) -> Result<(), AwsError> {
         if matches!(reply, Err(AwsError::Rejected { .. })) {
             self.doubt_account();
             self.confirm_account().await?;
@@ -103,7 +107,8 @@ impl Aws {
         self.wait_for(Operation::CreateModel).await?;
         let reply = self.ports.endpoints.create_model(name, model, tags).await;
         crash::point("after_model");
-        made(self.count(Operation::CreateModel, reply, 0))
+        let reply = self.count(Operation::CreateModel, reply, 0);
+        made(self.refused_by_ours(reply).await)
     }
 
     /// The model and the configuration of a revision of an endpoint.
@@ -118,7 +123,7 @@ impl Aws {
         let reply = self.ports.endpoints.create_config(name, request).await;
         crash::point("after_config");
         let reply = self.count(Operation::CreateEndpointConfig, reply, 0);
-        made(visible_later(reply))
+        made(visible_later(self.refused_by_ours(reply).await))
     }
 
     /// Has an endpoint serve another revision, whose parts exist.
@@ -127,7 +132,8 @@ impl Aws {
         crash::point("before_update");
         let reply = self.ports.endpoints.update(call).await;
         crash::point("after_update");
-        visible_later(self.count(Operation::UpdateEndpoint, reply, 0))
+        let reply = self.count(Operation::UpdateEndpoint, reply, 0);
+        visible_later(self.refused_by_ours(reply).await)
     }
 
     pub async fn invoke(&self, endpoint: &str, test: &SmokeTest) -> Result<Vec<u8>, AwsError> {

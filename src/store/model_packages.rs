@@ -271,6 +271,24 @@ impl Store {
         row.map(ModelPackage::try_from).transpose()
     }
 
+    /// Holds a claimed package anew, until `until`; false if somebody else has claimed it since.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn hold_model_package(
+        &self,
+        package: &ModelPackage,
+        until: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let held = sqlx::query!(
+            "UPDATE model_packages SET due_at = $3 WHERE id = $1 AND tries = $2 AND state = 'registering'",
+            package.id.0,
+            i32::try_from(package.tries).unwrap_or(i32::MAX),
+            until,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(held.rows_affected() == 1)
+    }
+
     /// Writes what became of a claimed package, unless somebody else has claimed it since. What a person has
     /// asked for since the claim stays, and is due at once.
     #[tracing::instrument(level = "debug", skip_all)]

@@ -19,6 +19,20 @@ use crate::tasks::due::{self, Due, HOLD};
 /// SageMaker's clock may be behind ours by so much.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::minutes(10);
 
+/// Why a step was not done.
+enum NotDone {
+    Refused(Refused),
+    /// The hold was over, and another has claimed the package: what was decided here is void.
+    Overtaken,
+    Store(StoreError),
+}
+
+impl From<Refused> for NotDone {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
 fn refused(what: &'static str) -> impl FnOnce(AwsError) -> Refused {
     move |error| Refused {
         error,
@@ -50,15 +64,24 @@ impl Due for ModelPackage {
     }
 }
 
-async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
+/// Does what is next for a claimed package.
+pub async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
     // In another account the model would be registered where nobody looks for it.
     let policy = &app.settings.policy;
     let change = match super::confirm_account(app).await? {
-        Ok(()) => step(app, package).await.unwrap_or_else(|refused| {
-            let wait = policy.backoff_after(package.tries, &package.id.to_string());
-            let again_at = app.clock.now() + wait;
-            PackageChange::Failed(decide::after_error(&refused, again_at))
-        }),
+        Ok(()) => match step(app, package).await {
+            Ok(change) => change,
+            Err(NotDone::Refused(refused)) => {
+                let wait = policy.backoff_after(package.tries, &package.id.to_string());
+                let again_at = app.clock.now() + wait;
+                PackageChange::Failed(decide::after_error(&refused, again_at))
+            }
+            Err(NotDone::Overtaken) => {
+                tracing::info!(package = %package.id, "claimed by another meanwhile");
+                return Ok(());
+            }
+            Err(NotDone::Store(error)) => return Err(error),
+        },
         Err(error) => PackageChange::Failed(AfterError::Again {
             at: app.clock.now() + policy.poll,
             why: error.to_string(),
@@ -72,7 +95,7 @@ async fn work(app: &App, package: &ModelPackage) -> Result<(), StoreError> {
     app.store.record_model_package(package, &next, now).await
 }
 
-async fn step(app: &App, package: &ModelPackage) -> Result<PackageChange, Refused> {
+async fn step(app: &App, package: &ModelPackage) -> Result<PackageChange, NotDone> {
     let aws = &app.place.aws;
     let arn = package.arn.as_deref().unwrap_or_default();
     crash::point("before_register");
@@ -102,22 +125,32 @@ async fn step(app: &App, package: &ModelPackage) -> Result<PackageChange, Refuse
 async fn find(app: &App, package: &ModelPackage) -> Result<Option<ObservedPackage>, Refused> {
     let since = package.created_at - CLOCKS_DIFFER;
     let (group, marker) = (&package.request.group, package.id.to_string());
-    let found = app
-        .place
-        .aws
-        .find_model_package(group, &marker, since)
-        .await;
-    match found {
-        Err(error) if decide::lacks_group(&error) => Ok(None),
-        // Whether it exists is not known: nothing is concluded from this refusal.
-        found => found.map_err(|error| Refused {
-            may_exist: true,
-            ..refused("ListModelPackages")(error)
-        }),
+    let aws = &app.place.aws;
+    // Whether it exists is not known: nothing is concluded from a refusal to look.
+    let unknown = |error| Refused {
+        may_exist: true,
+        ..refused("ListModelPackages")(error)
+    };
+    match aws.find_model_package(group, &marker, since).await {
+        Ok(Some(found)) => Ok(Some(found)),
+        Err(error) if !decide::lacks_group(&error) => Err(unknown(error)),
+        // Another account has none of ours.
+        Ok(None) | Err(_) => aws.confirm_account().await.map(|()| None).map_err(unknown),
     }
 }
 
-async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, Refused> {
+/// Holds the package anew, just before it is created. A process that stood still since its claim must not
+/// create what another has looked for and not found: SageMaker does not remember client tokens for ever.
+async fn hold(app: &App, package: &ModelPackage) -> Result<(), NotDone> {
+    let until = app.clock.now() + HOLD;
+    match app.store.hold_model_package(package, until).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(NotDone::Overtaken),
+        Err(error) => Err(NotDone::Store(error)),
+    }
+}
+
+async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, NotDone> {
     let aws = &app.place.aws;
     let request = &package.request;
     let statistics = request.statistics.clone().into_bytes();
@@ -128,15 +161,17 @@ async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, Re
         permission: format!("s3:PutObject on {}", request.statistics_s3_uri),
         may_exist: false,
     })?;
+    hold(app, package).await?;
     let mut created = aws.create_model_package(request).await;
     if created.as_ref().is_err_and(decide::lacks_group) {
         match aws.create_model_group(&request.group).await {
             Err(error) if !decide::has_group(&error) => {
-                return Err(refused("CreateModelPackageGroup")(error));
+                return Err(refused("CreateModelPackageGroup")(error).into());
             }
             // Another process may have been faster.
             Ok(()) | Err(_) => {}
         }
+        hold(app, package).await?;
         created = aws.create_model_package(request).await;
     }
     Ok(ObservedPackage {

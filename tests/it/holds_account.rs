@@ -2,12 +2,14 @@
 
 use bakeoff::tasks::scheduler;
 use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
+use bakeoff_domain::serving::EndpointState;
 use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use crate::endpoints;
 use crate::fleet::repeats;
 use crate::holds_money::run;
 use crate::support::{TestApp, on_p5};
@@ -44,6 +46,19 @@ async fn a_create_refused_in_another_account_fails_no_trial(pool: PgPool) {
         (TrialState::Completed, 1),
         "{trial:?}"
     );
+}
+
+/// The model of an endpoint comes before the endpoint: it too is refused there, and leaves nothing behind.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_refused_in_another_account_waits(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    test.app.place.aws.confirm_account().await.unwrap();
+    let id = endpoints::created(&test, &endpoints::body("one")).await;
+    use_account(&test, OTHER).await;
+    test.tick().await;
+    assert_eq!(test.record().await["models_and_configs"], 0);
+    use_account(&test, OWN).await;
+    endpoints::until(&test, &id, EndpointState::InService).await;
 }
 
 /// A job of our name and marker in another account is not ours, whatever it says.

@@ -286,6 +286,28 @@ async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {
     assert_eq!(read(&test, &package).await.state, RegistryState::Registered);
 }
 
+/// A process stands still between its claim and its create, longer than its hold: another registers the model,
+/// and SageMaker has forgotten the client token when the first goes on.
+#[sqlx::test(migrations = false)]
+async fn a_process_that_stood_still_does_not_register_again(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    test.region_post("/_sim/faults", &json!({"forgotten_token": 1.0}))
+        .await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    let (store, region) = (&test.app.store, &test.app.place.region);
+    let claimed = store
+        .claim_due_model_package(region, test.app.clock.now(), TimeDelta::minutes(5))
+        .await
+        .unwrap()
+        .unwrap();
+    test.advance(TimeDelta::minutes(6)).await;
+    work(&test).await;
+    assert_eq!(read(&test, &package).await.state, RegistryState::Registered);
+    registrar::work(&test.app, &claimed).await.unwrap();
+    assert_eq!(packages(&test).await.len(), 1);
+}
+
 #[sqlx::test(migrations = false)]
 async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
     let test = TestApp::new(pool).await;

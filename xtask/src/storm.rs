@@ -135,14 +135,15 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         says_something(&result, &flags)?;
         return is_due_to_the_machine(&verdicts);
     }
-    for (seed, verdict) in verdicts.iter().filter(|(_, one)| !one.holds()) {
-        let how = if verdict.is_only_late() { ", late" } else { "" };
-        eprintln!("seed {seed}{how}: {}", verdict.notes.join("\n  "));
-    }
     let kept = scratch_dir()?.join("storm-failed");
     drop(std::fs::remove_dir_all(&kept));
     drop(std::fs::rename(scratch.0.join("seeds"), &kept));
     show_last_words(&kept);
+    // Last, where it is looked for: of a long output often only the end is kept.
+    for (seed, verdict) in verdicts.iter().filter(|(_, one)| !one.holds()) {
+        let how = if verdict.is_only_late() { ", late" } else { "" };
+        eprintln!("\nseed {seed}{how}: {}", verdict.notes.join("\n  "));
+    }
     Err(format!(
         "seeds {failed:?} failed; their logs are in {}; again: cargo xtask storm --seed {}",
         kept.display(),

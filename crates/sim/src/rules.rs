@@ -21,7 +21,7 @@ pub(crate) fn check_create(
 ) -> Result<(), Refusal> {
     shape(body)?;
     spot_and_pools(body)?;
-    role(world, body)?;
+    role(world, &body["RoleArn"])?;
     let name = body["TrainingJobName"].as_str().unwrap_or("");
     if let Some(existing) = world.job(name) {
         return Err(Refusal {
@@ -40,8 +40,8 @@ pub(crate) fn check_create(
 /// A role can only be passed by credentials of its own account. The text is that of other services;
 /// SageMaker's code for it is assumed. Whoever uses the region as it starts brings roles of any
 /// account.
-pub(crate) fn role(world: &World, body: &Value) -> Result<(), Refusal> {
-    let role = body["RoleArn"].as_str().unwrap_or_default();
+pub(crate) fn role(world: &World, role: &Value) -> Result<(), Refusal> {
+    let role = role.as_str().unwrap_or_default();
     let is_own = role.split(':').nth(4) == Some(world.account.as_str());
     if world.account == ACCOUNT || is_own {
         return Ok(());

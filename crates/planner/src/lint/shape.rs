@@ -65,6 +65,21 @@ pub(super) fn check(body: &Value, findings: &mut Vec<Finding>) {
     pending(body, findings);
     unique_rules(body, findings);
     vpc(body, findings);
+    set_once(findings);
+}
+
+/// Keeps only the first of the patches that set the same place: whoever applies all patches of an answer
+/// must not overwrite what one has just put there.
+fn set_once(findings: &mut [Finding]) {
+    let mut taken = BTreeSet::new();
+    for finding in findings {
+        let sets = finding.patch.iter().filter(|one| one.value.is_some());
+        if sets.clone().any(|one| taken.contains(&one.path)) {
+            finding.patch = Vec::new();
+        } else {
+            taken.extend(sets.map(|one| one.path.clone()));
+        }
+    }
 }
 
 /// Every value that a path matches, with its pointer.
@@ -216,14 +231,18 @@ fn members(body: &Value, findings: &mut Vec<Finding>) {
                 .says(format!("CreateTrainingJob has no member `{key}` here"));
             findings.push(match renamed(place, key, known) {
                 Some((target, name)) => {
-                    let patch = vec![
-                        Operation::remove(&pointer),
-                        Operation::set(&target, shaped_member(name, value)),
-                    ];
-                    let is_free = body.pointer(&target).is_none() && has_parent(body, &target);
-                    finding
-                        .fix(format!("did you mean {name}?"))
-                        .patch(if is_free { patch } else { Vec::new() })
+                    let moved = Operation::set(&target, shaped_member(name, value));
+                    let patch = if body.pointer(&target).is_some() {
+                        Vec::new()
+                    } else if has_parent(body, &target) {
+                        vec![Operation::remove(&pointer), moved]
+                    } else if let Some(parent) = missing_parent(body, &target) {
+                        let empty = Operation::set(parent, Value::Object(Map::new()));
+                        vec![Operation::remove(&pointer), empty, moved]
+                    } else {
+                        Vec::new()
+                    };
+                    finding.fix(format!("did you mean {name}?")).patch(patch)
                 }
                 None => finding.fix("remove it"),
             });
@@ -237,10 +256,23 @@ fn has_parent(body: &Value, pointer: &str) -> bool {
         .is_some_and(|(parent, _)| body.pointer(parent).is_some_and(Value::is_object))
 }
 
+/// The object that a member belongs in, if it can simply be added: it is not there in another spelling.
+fn missing_parent<'a>(body: &Value, pointer: &'a str) -> Option<&'a str> {
+    let (parent, _) = pointer.rsplit_once('/')?;
+    let (above, name) = parent.rsplit_once('/')?;
+    let above = body.pointer(above)?.as_object()?;
+    let is_there = above.keys().any(|key| plain(key) == plain(name));
+    (!is_there).then_some(parent)
+}
+
+/// A name without the differences between spellings.
+fn plain(name: &str) -> String {
+    name.replace('_', "").to_lowercase()
+}
+
 /// The intended position and name of a member that is written as in the SDKs for Python and
 /// Terraform, or misspelt.
 fn renamed(place: &str, key: &str, known: &[&'static str]) -> Option<(String, &'static str)> {
-    let plain = |name: &str| name.replace('_', "").to_lowercase();
     let same =
         |names: &[&'static str]| names.iter().copied().find(|name| plain(name) == plain(key));
     if let Some(name) = same(known) {

@@ -60,6 +60,9 @@ pub(super) fn hosting(
     body: &Value,
     now: DateTime<Utc>,
 ) -> Result<Value, Refusal> {
+    if operation == "CreateModel" {
+        rules::role(world, &body["ExecutionRoleArn"])?;
+    }
     let variant = &body["ProductionVariants"][0]["InstanceType"];
     let kind = world
         .endpoint_type(body)
@@ -376,7 +379,7 @@ fn create_tuning(
     }
     tuning::check(&body)?;
     let definition = &body["TrainingJobDefinition"];
-    rules::role(world, definition)?;
+    rules::role(world, &definition["RoleArn"])?;
     if let Some(arn) = existing {
         return Err(in_use("ResourceInUse", &arn));
     }

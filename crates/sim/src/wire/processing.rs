@@ -39,7 +39,7 @@ fn create(
         return Err(denied("sagemaker:CreateProcessingJob", name));
     }
     processing::check(&body)?;
-    rules::role(world, &body)?;
+    rules::role(world, &body["RoleArn"])?;
     if let Some(arn) = existing {
         return Err(Refusal {
             code: "ResourceInUse",
