@@ -7,7 +7,6 @@ use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Billing;
 
 use crate::app::App;
-use crate::clock::Stopwatch;
 use crate::store::StoreError;
 use crate::store::jobs::warm_pools::ClaimedPool;
 
@@ -15,7 +14,6 @@ const CLAIM_MAX: i64 = 64;
 
 /// Runs one tick; returns how many pools were worked on.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
-    let claimed_at = Stopwatch::start();
     let claimed = app
         .store
         .claim_due_pools(app.holder(), app.clock.now(), CLAIM_MAX)
@@ -23,7 +21,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     let count = claimed.len();
     for pool in claimed {
         app.pulse.beat();
-        if let Err(error) = work(app, &pool, claimed_at).await {
+        if let Err(error) = work(app, &pool).await {
             tracing::warn!(%error, job = pool.job_name, "work on a pool failed; its lease will expire");
         }
     }
@@ -38,7 +36,7 @@ async fn look(app: &App, job_name: &str) -> PoolSeen {
     }
 }
 
-async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<(), StoreError> {
+async fn work(app: &App, pool: &ClaimedPool) -> Result<(), StoreError> {
     let seen = look(app, &pool.job_name).await;
     let facts = PoolFacts {
         keep_alive_seconds: pool.keep_alive_seconds,
@@ -52,8 +50,8 @@ async fn work(app: &App, pool: &ClaimedPool, claimed_at: Stopwatch) -> Result<()
     match pool::decide(&facts, &seen, now, policy) {
         PoolDecision::LookAgain { at } => app.store.postpone_pool(pool, at, is_absent).await,
         PoolDecision::Terminate => {
-            if claimed_at.elapsed() * 2 < app.settings.lease
-                && app.fence.may_stop(now)
+            // Also late: a pool that has been reused since cannot be ended by the job that left it.
+            if app.fence.may_stop(now)
                 && let Err(error) = app.place.aws.end_pool(&pool.job_name).await
             {
                 tracing::info!(%error, job = pool.job_name, "ending a pool failed; retrying");

@@ -38,6 +38,8 @@ const PLAYED_AGAIN_SHARE: usize = 10;
 
 /// Minimum pause between the starts of two seeds.
 const BETWEEN_STARTS: Duration = Duration::from_millis(700);
+/// Seeds played at a time, unless requested otherwise: each is a service, a region and their clients.
+const JOBS_PER_CORE: u64 = 3;
 /// No seed is started while more tasks than this are runnable per processor, but that wait is
 /// limited by `BUSY_MAX`.
 const RUNNABLE_PER_CORE_MAX: usize = 4;
@@ -74,7 +76,9 @@ impl Flags {
         let mut parsed = Self {
             seeds: (0..20).collect(),
             json: false,
-            jobs: 8,
+            jobs: std::thread::available_parallelism()
+                .map_or(1, |cores| cores.get().try_into().unwrap_or(1))
+                * JOBS_PER_CORE,
             is_one_frozen: false,
             is_built: false,
             until_failure: false,

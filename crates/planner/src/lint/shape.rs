@@ -232,21 +232,27 @@ fn members(body: &Value, findings: &mut Vec<Finding>) {
             findings.push(match renamed(place, key, known) {
                 Some((target, name)) => {
                     let moved = Operation::set(&target, shaped_member(name, value));
-                    let patch = if body.pointer(&target).is_some() {
-                        Vec::new()
-                    } else if has_parent(body, &target) {
-                        vec![Operation::remove(&pointer), moved]
-                    } else if let Some(parent) = missing_parent(body, &target) {
-                        let empty = Operation::set(parent, Value::Object(Map::new()));
-                        vec![Operation::remove(&pointer), empty, moved]
-                    } else {
-                        Vec::new()
-                    };
+                    let patch = move_of(body, Operation::remove(&pointer), moved);
                     finding.fix(format!("did you mean {name}?")).patch(patch)
                 }
                 None => finding.fix("remove it"),
             });
         }
+    }
+}
+
+/// Takes a member from where it is to where it belongs, with the object that it belongs in; nothing if the
+/// place is taken.
+fn move_of(body: &Value, from: Operation, to: Operation) -> Vec<Operation> {
+    if body.pointer(&to.path).is_some() {
+        Vec::new()
+    } else if has_parent(body, &to.path) {
+        vec![from, to]
+    } else if let Some(parent) = missing_parent(body, &to.path) {
+        let empty = Operation::set(parent, Value::Object(Map::new()));
+        vec![from, empty, to]
+    } else {
+        Vec::new()
     }
 }
 
