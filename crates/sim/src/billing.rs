@@ -30,8 +30,10 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    fn seconds(self) -> i64 {
-        (self.until - self.from).num_seconds().max(0)
+    /// As whoever reads the API counts them: times are told in milliseconds, and what is told is billed.
+    pub(crate) fn seconds(self) -> i64 {
+        let milliseconds = self.until.timestamp_millis() - self.from.timestamp_millis();
+        (milliseconds / 1000).max(0)
     }
 }
 

@@ -554,7 +554,7 @@ impl Endpoint {
             from: self.created_at(),
             until,
         };
-        let seconds = (until - span.from).num_seconds();
+        let seconds = span.seconds();
         json!({
             "kind": "endpoint", "name": self.name, "account": self.account,
             "attempt": self.tags.get("bakeoff:job"), "instance_type": self.instance_type,

@@ -57,8 +57,7 @@ impl Job {
 
     /// The retained span in seconds.
     pub(crate) fn retained_seconds(&self, now: DateTime<Utc>) -> i64 {
-        self.retained(now)
-            .map_or(0, |span| (span.until - span.from).num_seconds())
+        self.retained(now).map_or(0, Span::seconds)
     }
 
     /// WarmPoolStatus, as Describe and List report it.

@@ -303,10 +303,7 @@ impl ProcessingJob {
     /// The region's record of it, with the same members as that of a training job.
     pub(crate) fn record(&self, rates: &RateCard, now: DateTime<Utc>) -> Value {
         let spans: Vec<Span> = self.billed(now).into_iter().collect();
-        let seconds: i64 = spans
-            .iter()
-            .map(|span| (span.until - span.from).num_seconds())
-            .sum();
+        let seconds: i64 = spans.iter().map(|span| span.seconds()).sum();
         let count = i64::from(self.count);
         let gb = self.request["ProcessingResources"]["ClusterConfig"]["VolumeSizeInGB"].as_i64();
         let storage = match self.instance.nvme_gb {

@@ -432,7 +432,7 @@ impl Timeline {
     pub(crate) fn training_seconds(&self, now: DateTime<Utc>) -> i64 {
         self.billed_spans(now)
             .iter()
-            .map(|span| (span.until - span.from).num_seconds())
+            .map(|span| span.seconds())
             .sum()
     }
 }

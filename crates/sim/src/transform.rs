@@ -183,10 +183,7 @@ impl TransformJob {
             until: self.ended_at.min(now),
         });
         let spans: Vec<Span> = span.into_iter().collect();
-        let seconds: i64 = spans
-            .iter()
-            .map(|span| (span.until - span.from).num_seconds())
-            .sum();
+        let seconds: i64 = spans.iter().map(|span| span.seconds()).sum();
         json!({
             "kind": "transform", "name": self.name, "account": self.account,
             "attempt": self.request["Environment"]["BAKEOFF_ATTEMPT_ID"], "instance_type": self.instance_type,

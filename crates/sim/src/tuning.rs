@@ -447,9 +447,11 @@ impl Trial {
     }
 
     fn ran(&self, now: DateTime<Utc>) -> i64 {
-        (self.ended_at.min(now) - self.started_at)
-            .num_seconds()
-            .max(0)
+        let span = Span {
+            from: self.started_at,
+            until: self.ended_at.min(now),
+        };
+        span.seconds()
     }
 }
 
