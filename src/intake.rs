@@ -199,6 +199,11 @@ impl Loaded {
         }
     }
 
+    /// The spec with its references filled in, and nothing checked.
+    pub fn into_spec(self) -> ExperimentSpec {
+        self.spec
+    }
+
     /// Lints and plans. `Err` contains all blocking findings.
     pub fn prepare(self) -> Result<Prepared, Vec<Finding>> {
         let Checked {

@@ -1,6 +1,10 @@
 //! API views of events.
 
-use bakeoff_domain::event::Event::{self, ExperimentCancelling, ExperimentPaused, TrialUnreadable};
+use bakeoff_domain::event::Event::{
+    self, EndpointChanged, EndpointExpiring, ExperimentCancelling, ExperimentChanged,
+    ExperimentConcluded, ExperimentCreated, ExperimentPaused, TrialCompleted, TrialDiagnosed,
+    TrialFailed, TrialParked, TrialPlanned, TrialRefused, TrialStopped, TrialUnreadable,
+};
 use bakeoff_domain::event::{
     AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, EventSeverity,
     IgnoredSetting, OverReservation, PlannedAttempt, Repriced, SettledPool, StalledCheckpoint,
@@ -15,6 +19,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::experiments::ExperimentChange;
 use crate::store::events::FeedEntry;
 
 /// One entry of a project's feed
@@ -57,6 +62,9 @@ pub enum EventData {
         /// Parked trials that were queued again.
         requeued: u64,
     },
+    /// A person has changed it; what stays is absent.
+    #[serde(rename = "experiment.changed")]
+    ExperimentChanged(ExperimentChange),
     #[serde(rename = "experiment.repriced")]
     ExperimentRepriced {
         /// Billed more since the new prices apply; negative for less.
@@ -494,10 +502,11 @@ impl EventData {
 impl From<Event> for EventData {
     fn from(event: Event) -> Self {
         match event {
-            Event::ExperimentCreated(created) => Self::ExperimentCreated(created.into()),
+            ExperimentCreated(created) => Self::ExperimentCreated(created.into()),
             Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
-            Event::ExperimentConcluded(end) => Self::ExperimentConcluded(end.into()),
-            Event::TrialPlanned(planned) => Self::TrialPlanned(planned.into()),
+            ExperimentChanged(change) => Self::ExperimentChanged(change.into()),
+            ExperimentConcluded(end) => Self::ExperimentConcluded(end.into()),
+            TrialPlanned(planned) => Self::TrialPlanned(planned.into()),
             Event::TrialSubmitted { attempt, job_name } => {
                 Self::TrialSubmitted { attempt, job_name }
             }
@@ -514,17 +523,17 @@ impl From<Event> for EventData {
             Event::TrialCheckpointStalled(stalled) => Self::TrialCheckpointStalled(stalled.into()),
             ExperimentCancelling => Self::ExperimentCancelling,
             ExperimentPaused => Self::ExperimentPaused,
-            Event::TrialDiagnosed(found) => Self::TrialDiagnosed(found.into()),
+            TrialDiagnosed(found) => Self::TrialDiagnosed(found.into()),
             TrialUnreadable => Self::TrialUnreadable,
-            Event::EndpointChanged(news) => Self::EndpointChanged(news.into()),
-            Event::EndpointExpiring(news) => Self::EndpointExpiring(news.into()),
+            EndpointChanged(news) => Self::EndpointChanged(news.into()),
+            EndpointExpiring(news) => Self::EndpointExpiring(news.into()),
             Event::TrialStopping { reason } => Self::TrialStopping { reason },
             Event::TrialReleased { reason } => Self::TrialReleased { reason },
-            Event::TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
-            Event::TrialFailed(ended) => Self::TrialFailed(ended.into()),
-            Event::TrialStopped(ended) => Self::TrialStopped(ended.into()),
-            Event::TrialRefused(ended) => Self::TrialRefused(ended.into()),
-            Event::TrialParked(ended) => Self::TrialParked(ended.into()),
+            TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
+            TrialFailed(ended) => Self::TrialFailed(ended.into()),
+            TrialStopped(ended) => Self::TrialStopped(ended.into()),
+            TrialRefused(ended) => Self::TrialRefused(ended.into()),
+            TrialParked(ended) => Self::TrialParked(ended.into()),
             Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),
             Event::ExperimentRepriced(repriced) => Self::repriced(repriced),
             Event::TrialStatus(news) => Self::trial_status(news),

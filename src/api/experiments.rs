@@ -1,5 +1,6 @@
 //! API views of experiments.
 
+use bakeoff_domain::event::Change;
 use bakeoff_domain::ids::{ExperimentId, TrialId, WorkloadId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
@@ -32,8 +33,42 @@ pub struct ExperimentView {
     /// Of which experiment this is the full run, and what was projected of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_run_of: Option<FullRunOfView>,
+    /// Counts from 1, and grows with each change: what a change names in `If-Match`.
+    pub revision: u32,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// What is to be changed of a running experiment; what is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentChange {
+    /// More than what is spent and reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<Usd>,
+    /// Of its waiting trials, -100 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// How many hours after the experiment's start its trials may wait for AWS capacity, 0 to 8760.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_hours: Option<u32>,
+}
+
+impl From<Change> for ExperimentChange {
+    fn from(change: Change) -> Self {
+        Self {
+            budget_usd: change.budget_usd,
+            priority: change.priority,
+            deadline_hours: change.deadline_hours,
+        }
+    }
+}
+
+/// Why a trial is stopped.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct StopTrial {
+    /// Shown as the trial's reason; at most 1,000 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A new experiment and its plan.

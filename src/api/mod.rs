@@ -5,6 +5,7 @@ pub mod artifacts;
 pub mod calibration;
 pub mod catalog;
 pub mod checkpoints;
+pub mod ci;
 pub mod comparison;
 pub mod decisions;
 pub mod diagnosis;

@@ -1,6 +1,6 @@
-//! API views of stored workloads, profiles and CI templates.
+//! API views of stored workloads and profiles.
 
-use bakeoff_domain::ids::{ExperimentId, ProfileId, TemplateId, WorkloadId};
+use bakeoff_domain::ids::{ProfileId, WorkloadId};
 use bakeoff_domain::spec::{ProfileSpec, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -26,21 +26,4 @@ pub struct ProfileView {
     pub instance_type: String,
     pub created_at: DateTime<Utc>,
     pub spec: ProfileSpec,
-}
-
-/// A stored template and its secret, which is shown only once.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct CreatedTemplate {
-    pub id: TemplateId,
-    pub name: String,
-    /// HMAC key, as text. It is derived from the installation's key and never stored.
-    pub secret: String,
-}
-
-/// The experiment started by a CI delivery.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct CiStarted {
-    pub experiment_id: ExperimentId,
-    /// True when this delivery was seen before and nothing new was started.
-    pub duplicate: bool,
 }

@@ -1,5 +1,6 @@
 //! Creates secrets, and derives others from them.
 
+use bakeoff_domain::ids::TemplateId;
 use hmac::{Hmac, KeyInit, Mac};
 use rand::Rng;
 use sha2::Sha256;
@@ -30,4 +31,16 @@ pub fn events_key(secret_key: &[u8; 32]) -> String {
         "bke_{}",
         hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes())
     )
+}
+
+/// The secret of a CI template, by its number: 32 bytes, which nobody stores.
+pub fn ci_secret(secret_key: &[u8; 32], template: TemplateId, version: u32) -> [u8; 32] {
+    let name = match version {
+        1 => format!("ci-template/{template}"),
+        later => format!("ci-template/{template}/{later}"),
+    };
+    mac(secret_key, name.as_bytes())
+        .finalize()
+        .into_bytes()
+        .into()
 }

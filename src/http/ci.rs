@@ -1,193 +1,287 @@
-//! CI: stored experiment templates, and the signed webhook that starts an experiment from one. The
-//! signature is HMAC-SHA256 over the raw body; a delivery id counts once, so a redelivery starts
-//! nothing.
+//! CI templates: experiments that a webhook may start, with places for what it says of the commit.
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use bakeoff_domain::ids::TemplateId;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::ci::{Trigger, template};
+use bakeoff_domain::ids::{ProjectId, TemplateId};
+use bakeoff_domain::pipeline::Flaw;
 use bakeoff_domain::spec::ExperimentSpec;
-use hmac::Mac;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::IntoParams;
 
-use super::auth::Admin;
-use super::extract::{Raw, Strict, parse};
+use super::auth::{Admin, Caller};
+use super::extract::{Id, Optional, Params, Strict};
 use super::heavy::aside;
+use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use super::specs::name_error;
-use crate::api::specs::{CiStarted, CreatedTemplate};
+use crate::api::ci::{CiSecret, CiTemplate, NewTemplate, RotateSecret};
+use crate::api::page::Page;
 use crate::app::App;
-use crate::auth::secrets::mac;
-use crate::store::StoreError;
-use crate::store::requests::{Once, Template};
+use crate::auth::secrets::ci_secret;
+use crate::store::ci::{NewVersion, Template};
+use crate::store::to_json;
 use crate::{ids, intake};
 
-/// A template to store.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct NewTemplate {
-    name: String,
-    spec: ExperimentSpec,
+const OVERLAP_HOURS_DEFAULT: u32 = 24;
+const OVERLAP_HOURS_MAX: u32 = 720;
+
+pub(super) fn field_error(flaw: Flaw, at: &str) -> FieldError {
+    FieldError {
+        pointer: format!("{at}{}", flaw.pointer),
+        detail: flaw.detail,
+        fix: flaw.fix,
+        rule: "ci-template".to_owned(),
+    }
 }
 
-/// The body of a CI webhook.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(super) struct CiTrigger {
-    /// Unique for each delivery, 1 to 255 characters. It is part of the signed body, so nobody can
-    /// replay the body under another id.
-    delivery_id: String,
-    /// Becomes the workload's code version.
-    commit: String,
-    #[serde(default)]
-    branch: Option<String>,
-}
-
-fn secret(app: &App, id: TemplateId) -> String {
-    let derived = mac(
-        &app.settings.secret_key,
-        format!("ci-template/{id}").as_bytes(),
-    );
-    hex::encode(derived.finalize().into_bytes())
+fn no_such(id: TemplateId) -> Problem {
+    Problem::not_found(format!("there is no template {id} in this project"))
 }
 
 /// Create a CI template
 ///
-/// The spec is validated now, not when CI runs.
+/// An experiment, with places for what a trigger says of a commit: `"image": "repository:${ci.commit}"`. It is checked
+/// now, as for a commit that does not exist, and not when CI runs. One in which nothing that the trigger says changes
+/// what runs is refused: every commit would measure the same code.
 #[utoipa::path(post, path = "/v1/ci-templates", operation_id = "createCiTemplate", tag = "webhooks", request_body = NewTemplate,
-    responses((status = 201, description = "Stored; the secret is shown this once", body = CreatedTemplate), Problems))]
-pub(super) async fn create_template(
+    responses((status = 201, description = "Stored; the secret is shown this once", body = CiSecret), Problems))]
+pub(super) async fn create(
     State(app): State<App>,
     Admin(caller): Admin,
     Strict(new): Strict<NewTemplate>,
-) -> Result<(StatusCode, Json<CreatedTemplate>), Problem> {
-    if let Some(error) = name_error(&new.name) {
-        return Err(Problem::invalid(vec![error]));
-    }
-    let loaded = intake::load(&app, caller.project, new.spec).await?;
-    // Stored with its references filled in; a trigger sets the workload's code version.
-    let spec = match aside(move || loaded.prepare()).await? {
-        Ok(prepared) => prepared.resolved.into_spec(),
-        Err(findings) => {
-            let errors = findings.iter().map(|finding| {
-                let error = FieldError::from(finding);
-                FieldError {
-                    pointer: format!("/spec{}", error.pointer),
-                    ..error
-                }
-            });
-            return Err(Problem::invalid(errors.collect()));
-        }
-    };
+) -> Result<(StatusCode, Json<CiSecret>), Problem> {
+    let spec = checked(&app, caller.project, &new).await?;
     let id = TemplateId(ids::fresh());
-    app.store
-        .insert_template(caller.project, id, &new.name, &spec, app.clock.now())
-        .await?;
-    let created = CreatedTemplate {
-        id,
-        name: new.name,
-        secret: secret(&app, id),
+    let version = NewVersion {
+        name: &new.name,
+        spec: &spec,
+        settings: &new.settings,
     };
-    Ok((StatusCode::CREATED, Json(created)))
+    app.store
+        .insert_template(caller.project, id, version, app.clock.now())
+        .await?;
+    Ok((
+        StatusCode::CREATED,
+        Json(secret(&app, id, new.name, 1, None)),
+    ))
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
-    let value = headers
-        .get(name)
-        .and_then(|value| value.to_str().ok())
-        .filter(|value| !value.is_empty());
-    value.ok_or_else(|| Problem::unauthenticated(&format!("missing header {name}")))
-}
-
-/// Verifies the signature first: an unsigned body is not even parsed.
-async fn verified(app: &App, headers: &HeaderMap, body: &[u8]) -> Result<Template, Problem> {
-    let refused =
-        || Problem::unauthenticated("unknown template, or the signature does not match the body");
-    let id: TemplateId = header(headers, "x-bakeoff-template")?
-        .parse()
-        .map_err(|_| refused())?;
-    let signature = header(headers, "x-bakeoff-signature-256")?;
-    let given = signature
-        .strip_prefix("sha256=")
-        .and_then(|digits| hex::decode(digits).ok())
-        .ok_or_else(refused)?;
-    // The secret can be derived for any id, so the order of these checks reveals nothing to a
-    // stranger.
-    mac(secret(app, id).as_bytes(), body)
-        .verify_slice(&given)
-        .map_err(|_| refused())?;
-    app.store.template(id).await?.ok_or_else(refused)
-}
-
-/// Start an experiment from CI
-///
-/// Headers: `X-Bakeoff-Template` (the template's id) and `X-Bakeoff-Signature-256` (`sha256=`
-/// followed by the HMAC-SHA256 of the raw body with the template's secret). The body's
-/// `delivery_id` counts once: a redelivery starts nothing.
-#[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
-    params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
-    request_body = CiTrigger,
-    responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted), Problems))]
-pub(super) async fn trigger(
-    State(app): State<App>,
-    headers: HeaderMap,
-    Raw(body): Raw,
-) -> Result<(StatusCode, Json<CiStarted>), Problem> {
-    let template = verified(&app, &headers, &body).await?;
-    let (trigger, mut errors) = parse::<CiTrigger>(body).await?;
-    let delivery = trigger.delivery_id.as_str();
-    if !(1..=255).contains(&delivery.len()) {
-        errors.push(FieldError {
-            pointer: "/delivery_id".to_owned(),
-            detail: "must have 1 to 255 characters".to_owned(),
-            fix: "use the CI run's own id".to_owned(),
-            rule: "delivery-id".to_owned(),
-        });
-    }
+/// What a trigger would start, if all is well with it: the spec with its references to stored workloads and profiles
+/// filled in.
+async fn checked(
+    app: &App,
+    project: ProjectId,
+    new: &NewTemplate,
+) -> Result<ExperimentSpec, Problem> {
+    let mut errors: Vec<FieldError> = name_error(&new.name).into_iter().collect();
+    let flaws = new.settings.flaws();
+    errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "")));
+    let spec = intake::load(app, project, new.spec.clone())
+        .await?
+        .into_spec();
+    let written = to_json(&spec)?;
+    let flaws = template::flaws(&written);
+    errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "/spec")));
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let started = |experiment_id, duplicate| {
-        Ok((
-            StatusCode::ACCEPTED,
-            Json(CiStarted {
-                experiment_id,
-                duplicate,
-            }),
-        ))
-    };
-    if let Some(id) = app.store.delivered(template.id, delivery).await? {
-        return started(id, true);
-    }
-    let spec = with_commit(template.spec, &trigger);
-    let loaded = intake::load(&app, template.project_id, spec).await?;
-    let prepared = aside(move || loaded.prepare()).await?;
-    let prepared = prepared
-        .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
-    let once = Once::Delivery {
-        template: template.id,
-        delivery,
-    };
-    match prepared.start(&app, template.project_id, &once).await {
-        Ok(()) => started(prepared.id, false),
-        Err(StoreError::Conflict { constraint }) if constraint == "ci_deliveries_pkey" => {
-            let id = app.store.delivered(template.id, delivery).await?;
-            id.map_or_else(
-                || Err(Problem::unavailable("try again")),
-                |id| started(id, true),
-            )
+    let sample = template::sample(&written);
+    let filled = filled(&written, new, &sample)?;
+    let loaded = intake::load(app, project, filled).await?;
+    match aside(move || loaded.prepare()).await? {
+        Ok(_) => Ok(spec),
+        Err(findings) => {
+            let errors = findings.iter().map(|finding| {
+                let error = FieldError::from(finding);
+                let pointer = format!("/spec{}", error.pointer);
+                FieldError { pointer, ..error }
+            });
+            Err(Problem::invalid(errors.collect()))
         }
-        Err(error) => Err(error.into()),
     }
 }
 
-fn with_commit(mut spec: ExperimentSpec, trigger: &CiTrigger) -> ExperimentSpec {
-    let short: String = trigger.commit.chars().take(12).collect();
-    spec.name = format!("{}@{short}", spec.name).chars().take(100).collect();
-    if let Some(workload) = &mut spec.workload {
-        workload.code_version.clone_from(&trigger.commit);
+fn filled(written: &Value, new: &NewTemplate, sample: &Trigger) -> Result<ExperimentSpec, Problem> {
+    let filled = template::filled(written, &new.settings, sample);
+    let filled = filled.map_err(|flaws| {
+        let errors = flaws.into_iter().map(|flaw| field_error(flaw, "/spec"));
+        Problem::invalid(errors.collect())
+    })?;
+    serde_json::from_value(filled).map_err(|error| Problem::malformed(error.to_string()))
+}
+
+/// A template's secret, in the forms of those who sign with it.
+fn secret(
+    app: &App,
+    id: TemplateId,
+    name: String,
+    version: u32,
+    until: Option<DateTime<Utc>>,
+) -> CiSecret {
+    let secret = ci_secret(&app.settings.secret_key, id, version);
+    CiSecret {
+        id,
+        name,
+        secret_version: version,
+        secret: hex::encode(secret),
+        signing_token: format!("whsec_{}", STANDARD.encode(secret)),
+        github_path: format!("/v1/webhooks/github/{id}"),
+        gitlab_path: format!("/v1/webhooks/gitlab/{id}"),
+        previous_secret_until: until,
     }
-    if let Some(branch) = &trigger.branch {
-        spec.notes.push(format!("started by CI from {branch}"));
+}
+
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TemplatesParams {
+    /// Items per page, 1 to 500; 50 when absent.
+    page_size: Option<u32>,
+    /// `next_page_token` of the page before.
+    page_token: Option<String>,
+}
+
+/// List CI templates
+///
+/// Newest first.
+#[utoipa::path(get, path = "/v1/ci-templates", operation_id = "listCiTemplates", tag = "webhooks", params(TemplatesParams),
+    responses((status = 200, description = "One page", body = Page<CiTemplate>), Problems))]
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<TemplatesParams>,
+) -> Result<Json<Page<CiTemplate>>, Problem> {
+    let size = page::size(params.page_size)?;
+    let before = page::read_token(params.page_token.as_deref(), "ci-templates")?;
+    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
+    let rows = app.store.templates(caller.project, before, limit).await?;
+    Ok(Json(page::cut(
+        rows,
+        size,
+        "ci-templates",
+        |row| row.id.0,
+        CiTemplate::from,
+    )))
+}
+
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct VersionParams {
+    /// An earlier version; the one that counts when absent.
+    version: Option<u32>,
+}
+
+/// Get a CI template
+#[utoipa::path(get, path = "/v1/ci-templates/{template_id}", operation_id = "getCiTemplate", tag = "webhooks",
+    params(("template_id" = TemplateId, Path), VersionParams),
+    responses((status = 200, description = "The template", body = CiTemplate), Problems))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TemplateId>,
+    Params(params): Params<VersionParams>,
+) -> Result<Json<CiTemplate>, Problem> {
+    let found = app
+        .store
+        .template_version(caller.project, id, params.version)
+        .await?;
+    found
+        .map(|template| Json(template.into()))
+        .ok_or_else(|| no_such(id))
+}
+
+/// Change a CI template
+///
+/// Stores a new version, which the next trigger starts; earlier ones are kept. The secret stays.
+#[utoipa::path(put, path = "/v1/ci-templates/{template_id}", operation_id = "changeCiTemplate", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)), request_body = NewTemplate,
+    responses((status = 200, description = "The new version", body = CiTemplate), Problems))]
+pub(super) async fn change(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+    Strict(new): Strict<NewTemplate>,
+) -> Result<Json<CiTemplate>, Problem> {
+    let spec = checked(&app, caller.project, &new).await?;
+    let version = NewVersion {
+        name: &new.name,
+        spec: &spec,
+        settings: &new.settings,
+    };
+    let changed = app
+        .store
+        .change_template(caller.project, id, version, app.clock.now())
+        .await?;
+    let version = changed.ok_or_else(|| no_such(id))?;
+    let found: Option<Template> = app
+        .store
+        .template_version(caller.project, id, Some(version))
+        .await?;
+    found
+        .map(|template| Json(template.into()))
+        .ok_or_else(|| no_such(id))
+}
+
+/// Rotate a CI template's secret
+///
+/// Shows the next secret, this once. The one before counts too until the overlap is over; the one before that does
+/// not count any more.
+#[utoipa::path(post, path = "/v1/ci-templates/{template_id}/rotate-secret", operation_id = "rotateCiSecret", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)), request_body = Option<RotateSecret>,
+    responses((status = 200, description = "The new secret", body = CiSecret), Problems))]
+pub(super) async fn rotate(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+    Optional(asked): Optional<RotateSecret>,
+) -> Result<Json<CiSecret>, Problem> {
+    let hours = asked.overlap_hours.unwrap_or(OVERLAP_HOURS_DEFAULT);
+    if hours > OVERLAP_HOURS_MAX {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/overlap_hours".to_owned(),
+            detail: format!("is more than {OVERLAP_HOURS_MAX}"),
+            fix: "rotate once the new secret is in use everywhere".to_owned(),
+            rule: "ci-template".to_owned(),
+        }]));
     }
-    spec
+    let found = app.store.template_version(caller.project, id, None).await?;
+    let name = found.ok_or_else(|| no_such(id))?.name;
+    let now = app.clock.now();
+    let until = now + TimeDelta::hours(hours.into());
+    let version = app
+        .store
+        .rotate_secret(caller.project, id, until, now)
+        .await?;
+    let version = version.ok_or_else(|| no_such(id))?;
+    Ok(Json(secret(&app, id, name, version, Some(until))))
+}
+
+/// Delete a CI template
+///
+/// It starts nothing any more, and its name is free. What it started stays.
+#[utoipa::path(delete, path = "/v1/ci-templates/{template_id}", operation_id = "deleteCiTemplate", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)),
+    responses((status = 204, description = "Deleted"), Problems))]
+pub(super) async fn delete(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+) -> Result<Response, Problem> {
+    let deleted = app
+        .store
+        .delete_template(caller.project, id, app.clock.now())
+        .await?;
+    if deleted {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(no_such(id))
+    }
 }

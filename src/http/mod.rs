@@ -37,6 +37,7 @@ mod table;
 mod trials;
 mod tuning;
 mod usage;
+mod webhooks;
 
 pub use problem::{FieldError, Problem};
 pub use server::{Limits, serve};
@@ -104,7 +105,7 @@ fn routes() -> OpenApiRouter<App> {
 fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
         .routes(routes!(experiments::create, experiments::list))
-        .routes(routes!(experiments::get))
+        .routes(routes!(experiments::get, experiments::change))
         .routes(routes!(experiments::cancel))
         .routes(routes!(experiments::pause))
         .routes(routes!(experiments::resume))
@@ -119,6 +120,7 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(events::of_project))
         .routes(routes!(events::of_experiment))
         .routes(routes!(trials::get))
+        .routes(routes!(trials::stop))
         .routes(routes!(trials::attempts))
         .routes(routes!(trials::diagnosis))
         .routes(routes!(corrections::correct))
@@ -169,8 +171,12 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(projects::put_budget))
         .routes(routes!(projects::put_limits))
         .routes(routes!(spending::spending))
-        .routes(routes!(ci::create_template))
-        .routes(routes!(ci::trigger))
+        .routes(routes!(ci::create, ci::list))
+        .routes(routes!(ci::get, ci::change, ci::delete))
+        .routes(routes!(ci::rotate))
+        .routes(routes!(webhooks::bakeoff))
+        .routes(routes!(webhooks::github))
+        .routes(routes!(webhooks::gitlab))
         .routes(routes!(aws_events::push))
         .routes(routes!(usage::aws_usage))
         .routes(routes!(usage::prometheus))

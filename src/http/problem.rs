@@ -174,6 +174,16 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, code, "Conflict", detail)
     }
 
+    /// What a change is based on has been changed since.
+    pub fn changed_since(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "changed_since",
+            "Changed since it was read",
+            detail,
+        )
+    }
+
     pub fn key_reused() -> Self {
         let detail = "this Idempotency-Key was already used with another body; use a new key for a new request";
         Self::new(

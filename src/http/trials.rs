@@ -3,16 +3,19 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use bakeoff_domain::ids::TrialId;
 
-use super::auth::Caller;
-use super::extract::Id;
-use super::problem::{Problem, Problems};
+use super::auth::{Caller, Editor};
+use super::extract::{Id, Optional};
+use super::problem::{FieldError, Problem, Problems};
 use crate::api::diagnosis::TrialDiagnosisView;
+use crate::api::experiments::StopTrial;
 use crate::api::page::Page;
 use crate::api::trials::{AttemptView, TrialView};
 use crate::app::{App, Place};
 use crate::read;
+use crate::store::experiments::race::{Judged, Verdict};
 use crate::store::experiments::trials::Trial;
 
 pub(super) async fn find(app: &App, caller: Caller, id: TrialId) -> Result<Trial, Problem> {
@@ -49,6 +52,46 @@ pub(super) async fn get(
     Id(id): Id<TrialId>,
 ) -> Result<Json<TrialView>, Problem> {
     Ok(Json(view(&app, caller, id).await?))
+}
+
+/// Reason of a stop, characters.
+const REASON_MAX: usize = 1000;
+
+/// Stop a trial
+///
+/// Of one that waits, is parked or runs: its job is stopped (SageMaker gives it 120 seconds) and settled, and the others go
+/// on. What it has measured counts. Safe to repeat.
+#[utoipa::path(post, path = "/v1/trials/{trial_id}/stop", operation_id = "stopTrial", tag = "trials",
+    params(("trial_id" = TrialId, Path)), request_body = Option<StopTrial>,
+    responses((status = 202, description = "Being stopped, or already over", body = TrialView), Problems))]
+pub(super) async fn stop(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<TrialId>,
+    Optional(asked): Optional<StopTrial>,
+) -> Result<(StatusCode, Json<TrialView>), Problem> {
+    let trial = find(&app, caller, id).await?;
+    let reason = asked.reason.unwrap_or_else(|| "stopped by hand".to_owned());
+    if reason.chars().count() > REASON_MAX {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/reason".to_owned(),
+            detail: format!("has more than {REASON_MAX} characters"),
+            fix: "shorten it".to_owned(),
+            rule: "reason-length".to_owned(),
+        }]));
+    }
+    let stops = vec![Judged { trial: id, reason }];
+    let verdict = Verdict {
+        stops,
+        starts: Vec::new(),
+    };
+    let now = app.clock.now();
+    let experiment = trial.experiment_id;
+    app.store
+        .apply_verdict(caller.project, experiment, &verdict, now)
+        .await?;
+    app.wake_schedulers();
+    Ok((StatusCode::ACCEPTED, Json(view(&app, caller, id).await?)))
 }
 
 /// Attempts of a trial

@@ -459,6 +459,7 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         findings: experiment.findings.into_iter().map(Into::into).collect(),
         spec: experiment.resolved.into_spec(),
         full_run_of: experiment.full_run.map(Into::into),
+        revision: experiment.revision,
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
     }

@@ -2,6 +2,7 @@
 //! concluded. Beside it: trials, external runs, specifications, and what people ask of an
 //! experiment.
 
+pub mod changes;
 pub mod lifecycle;
 pub mod measured;
 pub mod race;
@@ -31,7 +32,7 @@ use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::PlanColumns;
 use crate::store::pipelines::wake::wake_pipeline;
 use crate::store::stored;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, error};
 
 /// A stored experiment.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct Experiment {
     pub paused_reason: Option<String>,
     /// Of another experiment's answer, if it is its full run.
     pub full_run: Option<FullRunOf>,
+    /// Counts from 1; grows with each change by a person.
+    pub revision: u32,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }
@@ -78,6 +81,7 @@ struct Row {
     settled_usd: Decimal,
     paused_reason: Option<String>,
     full_run: Option<String>,
+    revision: i32,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -102,6 +106,7 @@ impl TryFrom<Row> for Experiment {
             full_run: (row.full_run.as_deref())
                 .map(|text| stored::read_text(text, "experiments", row.id, "full_run"))
                 .transpose()?,
+            revision: error::count(row.revision, "experiments", row.id, "revision")?,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -305,7 +310,7 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                      budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
+                      budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
                FROM experiments WHERE id = ANY($2) AND project_id = $1 AND kind = 'comparison' ORDER BY id"#,
             project.0,
             ids,
@@ -333,7 +338,7 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND kind = 'comparison' AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
                      AND ($2::text[] IS NULL OR state = ANY($2))
@@ -355,7 +360,7 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND kind = 'comparison' AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
                      AND ($2::text[] IS NULL OR state = ANY($2))

@@ -4,6 +4,7 @@
 //! Postgres.
 
 pub mod calls;
+pub mod ci;
 pub mod due;
 pub mod endpoints;
 pub mod error;

@@ -1,14 +1,13 @@
 //! Requests that must take effect once: the idempotency key or the delivery id is stored in the
 //! same transaction as its effect.
 
-use bakeoff_domain::ids::{ExperimentId, ProjectId, TemplateId};
-use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::ids::ProjectId;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::store::ci::{Delivery, remember_delivery};
 use crate::store::events;
 use crate::store::experiments::{self, NewExperiment};
-use crate::store::stored;
 use crate::store::{Store, StoreError};
 
 /// The stored reply to an earlier request with the same key.
@@ -30,20 +29,7 @@ pub enum Once<'a> {
         status: i16,
         body: &'a serde_json::Value,
     },
-    Delivery {
-        template: TemplateId,
-        delivery: &'a str,
-    },
-}
-
-/// A template that CI may start.
-#[derive(Debug, Clone)]
-pub struct Template {
-    pub id: TemplateId,
-    pub project_id: ProjectId,
-    pub name: String,
-    pub spec: ExperimentSpec,
-    pub created_at: DateTime<Utc>,
+    Delivery(Delivery<'a>),
 }
 
 impl Store {
@@ -85,66 +71,6 @@ impl Store {
             body: row.body,
         }))
     }
-
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn insert_template(
-        &self,
-        project: ProjectId,
-        id: TemplateId,
-        name: &str,
-        spec: &ExperimentSpec,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        sqlx::query!(
-            "INSERT INTO ci_templates (id, project_id, name, spec, created_at) VALUES ($1, $2, $3, $4, $5)",
-            id.0,
-            project.0,
-            name,
-            stored::write(spec)?,
-            now,
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
-    }
-
-    /// A template by its id alone: the webhook's signature proves the right to use it.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn template(&self, id: TemplateId) -> Result<Option<Template>, StoreError> {
-        let row = sqlx::query!(
-            "SELECT project_id, name, spec, created_at FROM ci_templates WHERE id = $1",
-            id.0
-        )
-        .fetch_optional(&self.pool)
-        .await?;
-        row.map(|row| {
-            Ok(Template {
-                id,
-                project_id: ProjectId(row.project_id),
-                name: row.name,
-                spec: stored::read(row.spec, "ci_templates", id, "spec")?,
-                created_at: row.created_at,
-            })
-        })
-        .transpose()
-    }
-
-    /// The experiment that a delivery started, if the delivery was seen before.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn delivered(
-        &self,
-        template: TemplateId,
-        delivery: &str,
-    ) -> Result<Option<ExperimentId>, StoreError> {
-        let id = sqlx::query_scalar!(
-            "SELECT experiment_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2",
-            template.0,
-            delivery,
-        )
-        .fetch_optional(&self.pool)
-        .await?;
-        Ok(id.map(ExperimentId))
-    }
 }
 
 async fn remember(
@@ -154,17 +80,8 @@ async fn remember(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     remember_key(tx, new.project_id, once).await?;
-    if let Once::Delivery { template, delivery } = once {
-        sqlx::query!(
-            r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at)
-               VALUES ($1, $2, $3, $4)"#,
-            template.0,
-            delivery,
-            new.id.0,
-            now,
-        )
-        .execute(tx)
-        .await?;
+    if let Once::Delivery(delivery) = once {
+        remember_delivery(tx, delivery, new.id, now).await?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
+use bakeoff_domain::ci::template::TemplateSettings;
 use bakeoff_domain::diagnosis::Diagnosis;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
@@ -79,6 +80,10 @@ impl Document for ModelPackageRequest {
 }
 impl Document for PipelineSpec {
     /// Pipelines came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for TemplateSettings {
+    /// Settings of templates came when documents had versions.
     const VERSION: u32 = 1;
 }
 impl Document for EndpointSpec {
@@ -256,6 +261,7 @@ mod tests {
         holds::<Diagnosis>("diagnosis");
         holds::<ModelPackageRequest>("model_package");
         holds::<PipelineSpec>("pipeline");
+        holds::<TemplateSettings>("ci_settings");
         holds::<EndpointSpec>("endpoint");
         holds::<ModelRequest>("served_model");
         holds::<TunedTrials>("tuned");

@@ -19,6 +19,7 @@ mod bill;
 mod caught;
 mod ci;
 mod clients;
+mod control;
 mod doctor;
 mod documents;
 mod embedded;

@@ -1,11 +1,14 @@
 //! An event: what happened to an experiment or a trial, with its data. Sentences are rendered here
 //! and nowhere else; who writes events, and in which order they are read, is the store's matter.
 
+mod charge;
+
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+pub use self::charge::{AttemptBill, Charge, Ended, OverReservation};
 use crate::ids::PriceId;
 use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
@@ -25,71 +28,28 @@ named! {
     }
 }
 
-/// The bill of an attempt's job, as far as it is known when the attempt ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttemptBill {
-    /// Of the attempt, from 1.
-    pub number: u32,
-    pub job_name: String,
-    pub billed_seconds: u64,
-    /// True when SageMaker did not report the seconds.
-    pub is_estimated: bool,
-    /// Training and storage; metrics are settled later.
-    pub usd: Usd,
+/// What a person has changed of a running experiment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<Usd>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// From its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_hours: Option<u32>,
 }
 
-/// How a trial, or one of its attempts, came to its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    pub reason: String,
-    /// None when no attempt had been made.
-    pub attempt: Option<AttemptBill>,
-}
-
-named! {
-    /// What a charge was for
-    Charge {
-        Job = "job",
-        WarmPool = "warm_pool",
-        Metrics = "metrics",
-    }
-}
-
-impl fmt::Display for Charge {
+impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Job => "the job",
-            Self::WarmPool => "the warm pool",
-            Self::Metrics => "reading the metrics",
-        })
-    }
-}
-
-/// A charge above its reservation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OverReservation {
-    pub charge: Charge,
-    pub job_name: String,
-    pub usd: Usd,
-    pub reserved_usd: Usd,
-}
-
-impl fmt::Display for OverReservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            charge,
-            job_name,
-            usd,
-            reserved_usd,
-        } = self;
-        match charge {
-            Charge::Job => f.write_str(job_name)?,
-            Charge::WarmPool | Charge::Metrics => write!(f, "{charge} of {job_name}")?,
-        }
-        write!(
-            f,
-            " cost {usd}, more than the {reserved_usd} reserved for it"
-        )
+        let parts = [
+            self.budget_usd.map(|budget| format!("budget {budget}")),
+            self.priority.map(|priority| format!("priority {priority}")),
+            self.deadline_hours
+                .map(|hours| format!("waits {hours} h for capacity")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        write!(f, "changed by hand: {}", parts.join(", "))
     }
 }
 
@@ -228,6 +188,8 @@ pub enum Event {
         /// Parked trials that were queued again.
         requeued: u64,
     },
+    #[serde(rename = "experiment.changed")]
+    ExperimentChanged(Change),
     #[serde(rename = "experiment.repriced")]
     ExperimentRepriced(Repriced),
     #[serde(rename = "experiment.concluded")]
@@ -345,6 +307,7 @@ impl Event {
             Self::ExperimentCancelling => "experiment.cancelling",
             Self::ExperimentPaused => "experiment.paused",
             Self::ExperimentResumed { .. } => "experiment.resumed",
+            Self::ExperimentChanged(_) => "experiment.changed",
             Self::ExperimentRepriced(_) => "experiment.repriced",
             Self::ExperimentConcluded(_) => "experiment.concluded",
             Self::TrialPlanned(_) => "trial.planned",
@@ -406,6 +369,7 @@ impl Event {
             | Self::ExperimentCancelling
             | Self::ExperimentPaused
             | Self::ExperimentResumed { .. }
+            | Self::ExperimentChanged(_)
             | Self::ExperimentConcluded(_)
             | Self::TrialPlanned(_)
             | Self::TrialSubmitted { .. }
@@ -493,6 +457,21 @@ fn named<'a>(secondary_status: &'a str, status: &'a str) -> &'a str {
         .unwrap_or("")
 }
 
+impl fmt::Display for BillingCorrection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
+        )
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -502,6 +481,7 @@ impl fmt::Display for Event {
             Self::ExperimentResumed { requeued } => {
                 write!(f, "resumed; {requeued} parked trials requeued")
             }
+            Self::ExperimentChanged(change) => change.fmt(f),
             Self::ExperimentConcluded(conclusion) => f.write_str(&conclusion.headline),
             Self::TrialPlanned(PlannedAttempt {
                 attempt,
@@ -541,15 +521,7 @@ impl fmt::Display for Event {
             | Self::TrialParked(ended)
             | Self::TrialRetrying { ended, .. } => f.write_str(&ended.reason),
             Self::TrialOverReservation(over) => over.fmt(f),
-            Self::TrialBillingCorrected(BillingCorrection {
-                job_name,
-                billed_seconds,
-                usd,
-                reason,
-            }) => write!(
-                f,
-                "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
-            ),
+            Self::TrialBillingCorrected(correction) => correction.fmt(f),
             Self::TrialOrphanedJob { job_name } => write!(
                 f,
                 "{job_name} ran after its attempt had ended; it is stopped, and billed to the \

@@ -9,6 +9,7 @@ mod named;
 
 pub mod catalog;
 pub mod checkpoint;
+pub mod ci;
 pub mod clock;
 pub mod diagnosis;
 pub mod doctor;

@@ -1,0 +1,73 @@
+//! Webhooks as GitHub sends them (docs.github.com, Webhook events and payloads): of which commit they speak.
+
+use serde_json::Value;
+
+use super::{Event, Heard, Trigger};
+
+/// What a delivery says; `event`: the header `X-GitHub-Event`. `Err`: what is missing.
+pub fn heard(event: &str, body: &Value) -> Result<Heard, String> {
+    match event {
+        "ping" => Ok(Heard::Ignored("ping: the webhook works".to_owned())),
+        "push" => push(body),
+        "pull_request" => pull_request(body),
+        other => Ok(Heard::Ignored(format!(
+            "{other} starts nothing: push and pull_request do"
+        ))),
+    }
+}
+
+/// A member, which a payload always has.
+pub(super) fn text<'a>(body: &'a Value, pointer: &str) -> Result<&'a str, String> {
+    let found = body.pointer(pointer).and_then(Value::as_str);
+    found.ok_or_else(|| format!("{pointer} is missing"))
+}
+
+fn push(body: &Value) -> Result<Heard, String> {
+    let (reference, commit) = (text(body, "/ref")?, text(body, "/after")?);
+    if body["deleted"] == true || commit.bytes().all(|digit| digit == b'0') {
+        return Ok(Heard::Ignored(format!("{reference} was deleted")));
+    }
+    // Of an annotated tag, `after` is the tag's own object.
+    let head = body.pointer("/head_commit/id").and_then(Value::as_str);
+    let commit = head
+        .filter(|_| reference.starts_with("refs/tags/"))
+        .unwrap_or(commit);
+    Ok(Heard::Trigger(Event::Push, pushed(reference, commit)))
+}
+
+/// A commit that a branch or a tag has come to.
+pub(super) fn pushed(reference: &str, commit: &str) -> Trigger {
+    Trigger {
+        commit: commit.to_owned(),
+        branch: reference.strip_prefix("refs/heads/").map(str::to_owned),
+        reference: Some(reference.to_owned()),
+        ..Trigger::default()
+    }
+}
+
+fn pull_request(body: &Value) -> Result<Heard, String> {
+    let action = text(body, "/action")?;
+    if !["opened", "reopened", "synchronize", "ready_for_review"].contains(&action) {
+        return Ok(Heard::Ignored(format!("{action} changes no code")));
+    }
+    let number = body["number"].as_u64().ok_or("/number is missing")?;
+    // The repository of a fork may be gone.
+    let (head, base) = (
+        body.pointer("/pull_request/head/repo/id"),
+        body.pointer("/pull_request/base/repo/id"),
+    );
+    if head.is_none_or(Value::is_null) || head != base {
+        return Ok(Heard::Ignored(format!(
+            "#{number} is from a fork: it starts nothing that is paid"
+        )));
+    }
+    let branch = text(body, "/pull_request/head/ref")?;
+    let commit = text(body, "/pull_request/head/sha")?;
+    Ok(Heard::Trigger(
+        Event::PullRequest,
+        Trigger {
+            pull_request: Some(number),
+            ..pushed(&format!("refs/heads/{branch}"), commit)
+        },
+    ))
+}

@@ -1,0 +1,62 @@
+//! Webhooks as GitLab sends them (docs.gitlab.com, Webhook events): of which commit they speak.
+
+use serde_json::Value;
+
+use super::github::{pushed, text};
+use super::{Event, Heard, Trigger};
+
+/// What a delivery says; the body names its own kind. `Err`: what is missing.
+pub fn heard(body: &Value) -> Result<Heard, String> {
+    match text(body, "/object_kind")? {
+        "push" | "tag_push" => push(body),
+        "merge_request" => merge_request(body),
+        other => Ok(Heard::Ignored(format!(
+            "{other} starts nothing: pushes and merge requests do"
+        ))),
+    }
+}
+
+fn push(body: &Value) -> Result<Heard, String> {
+    let reference = text(body, "/ref")?;
+    // Of a deleted branch there is none.
+    Ok(match body["checkout_sha"].as_str() {
+        Some(commit) => Heard::Trigger(Event::Push, pushed(reference, commit)),
+        None => Heard::Ignored(format!("{reference} was deleted")),
+    })
+}
+
+fn merge_request(body: &Value) -> Result<Heard, String> {
+    let attributes = body
+        .get("object_attributes")
+        .ok_or("/object_attributes is missing")?;
+    let number = attributes["iid"]
+        .as_u64()
+        .ok_or("/object_attributes/iid is missing")?;
+    let action = attributes["action"].as_str().unwrap_or("none");
+    // An update without an earlier revision is one of the title, labels and so on.
+    let has_code = matches!(action, "open" | "reopen")
+        || action == "update" && attributes["oldrev"].is_string();
+    if !has_code {
+        return Ok(Heard::Ignored(format!(
+            "{action} of !{number} changes no code"
+        )));
+    }
+    let (source, target) = (
+        &attributes["source_project_id"],
+        &attributes["target_project_id"],
+    );
+    if source.is_null() || source != target {
+        return Ok(Heard::Ignored(format!(
+            "!{number} is from a fork: it starts nothing that is paid"
+        )));
+    }
+    let branch = text(attributes, "/source_branch")?;
+    let commit = text(attributes, "/last_commit/id")?;
+    Ok(Heard::Trigger(
+        Event::PullRequest,
+        Trigger {
+            pull_request: Some(number),
+            ..pushed(&format!("refs/heads/{branch}"), commit)
+        },
+    ))
+}

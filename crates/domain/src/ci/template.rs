@@ -1,0 +1,247 @@
+//! Templates: an experiment with places for what a trigger says. The commit must come to what runs, or every run
+//! would measure the same code under another name.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{Event, Trigger};
+use crate::pipeline::Flaw;
+use crate::pipeline::reference::{self, Reference};
+
+/// How a template calls a trigger.
+const CI: &str = "ci";
+/// What a trigger may say, as a template names it.
+const KNOWN: [&str; 7] = [
+    "commit",
+    "short_commit",
+    "ref",
+    "branch",
+    "pull_request",
+    "image",
+    "source_s3_uri",
+];
+const HYPERPARAMETERS: &str = "hyperparameters";
+/// Those that differ from commit to commit.
+const OF_A_COMMIT: [&str; 4] = ["commit", "short_commit", "image", "source_s3_uri"];
+/// Names of branches in a template.
+const BRANCHES_MAX: usize = 20;
+
+/// Which deliveries start a template, and with what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateSettings {
+    /// Branches whose pushes start it, each a name or a prefix with a `*` at its end; all when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<String>,
+    /// Whether pull requests and merge requests start it, those of forks excepted.
+    #[serde(default)]
+    pub pull_requests: bool,
+    /// Hyperparameters of a trigger that names none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hyperparameters: BTreeMap<String, String>,
+}
+
+impl TemplateSettings {
+    /// Why a trigger starts nothing; `None` if it does.
+    pub fn ignores(&self, event: Event, trigger: &Trigger) -> Option<String> {
+        match event {
+            Event::Trigger => None,
+            Event::PullRequest if self.pull_requests => None,
+            Event::PullRequest => Some("this template takes no pull requests".to_owned()),
+            Event::Push => {
+                let branch = trigger.branch.as_deref();
+                let is_named = |name: &String| match name.strip_suffix('*') {
+                    Some(start) => branch.is_some_and(|branch| branch.starts_with(start)),
+                    None => branch == Some(name),
+                };
+                let is_taken = self.branches.is_empty() || self.branches.iter().any(is_named);
+                let what = branch.or(trigger.reference.as_deref()).unwrap_or("it");
+                (!is_taken).then(|| format!("this template does not take {what}"))
+            }
+        }
+    }
+
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let is_name = |name: &String| !name.is_empty() && name.len() <= 250;
+        if self.branches.len() <= BRANCHES_MAX && self.branches.iter().all(is_name) {
+            return Vec::new();
+        }
+        vec![Flaw::new(
+            "/settings/branches",
+            format!("has more than {BRANCHES_MAX} names, or one without 1 to 250 characters"),
+            "name prefixes: release/*",
+        )]
+    }
+}
+
+/// Whether a place takes a trigger in, and whether what runs depends on it.
+fn place(pointer: &str) -> Option<bool> {
+    let parts: Vec<&str> = pointer.split('/').skip(1).collect();
+    match parts.as_slice() {
+        ["name"] | ["notes", _] => Some(false),
+        ["workload", "image"]
+        | ["workload", "script", "source_s3_uri"]
+        | ["workload", "hyperparameters" | "container_entrypoint", _]
+        | [
+            "candidates",
+            _,
+            "profile",
+            "environment" | "hyperparameters",
+            _,
+        ] => Some(true),
+        _ => None,
+    }
+}
+
+/// What a template's experiment takes in, and what is wrong with how it does; pointers are into the experiment.
+pub fn flaws(experiment: &Value) -> Vec<Flaw> {
+    let (found, unreadable) = reference::find(experiment);
+    let mut flaws: Vec<Flaw> = unreadable
+        .into_iter()
+        .map(|one| {
+            let detail = format!("{} is no reference", one.text);
+            Flaw::new(
+                one.pointer,
+                detail,
+                "write ${ci.commit}, or $${ for a dollar and a brace",
+            )
+        })
+        .collect();
+    for one in &found {
+        if !is_known(one) {
+            let fix = format!(
+                "use {}, or ${{ci.hyperparameters.NAME}}",
+                KNOWN.map(|name| format!("${{ci.{name}}}")).join(", ")
+            );
+            flaws.push(Flaw::new(
+                &*one.pointer,
+                format!("{} is nothing that a trigger says", one.text()),
+                fix,
+            ));
+        } else if place(&one.pointer).is_none() {
+            flaws.push(Flaw::new(
+                &*one.pointer,
+                "takes nothing in from a trigger",
+                "it can stand in the workload's image, script.source_s3_uri, container_entrypoint and hyperparameters, in a profile's environment and hyperparameters, in the name and in notes",
+            ));
+        }
+    }
+    let of_commit = |one: &Reference| {
+        one.path
+            .first()
+            .is_some_and(|name| OF_A_COMMIT.contains(&name.as_str()))
+    };
+    let is_tested = found
+        .iter()
+        .any(|one| is_known(one) && of_commit(one) && place(&one.pointer) == Some(true));
+    if !is_tested {
+        flaws.push(Flaw::new(
+            "/workload/image",
+            "every commit would run the same code: nothing that the trigger says changes what runs",
+            "name the commit's image (repository:${ci.commit}, or ${ci.image}) or sources (${ci.source_s3_uri}), or pass ${ci.commit} to a script that checks it out",
+        ));
+    }
+    flaws
+}
+
+/// A trigger that says all that a template takes in, of a commit that does not exist.
+pub fn sample(experiment: &Value) -> Trigger {
+    let (found, _) = reference::find(experiment);
+    let takes = |name: &str| found.iter().any(|one| one.path.iter().eq([name]));
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let image = format!(
+        "111122223333.dkr.ecr.us-east-1.amazonaws.com/image@sha256:{}",
+        "0".repeat(64)
+    );
+    let named = found.iter().filter_map(|one| match one.path.as_slice() {
+        [map, name] if map == HYPERPARAMETERS => Some((name.clone(), "1".to_owned())),
+        _ => None,
+    });
+    Trigger {
+        commit: commit.to_owned(),
+        reference: Some("refs/heads/main".to_owned()),
+        branch: Some("main".to_owned()),
+        pull_request: Some(1),
+        image: takes("image").then_some(image),
+        source_s3_uri: takes("source_s3_uri").then(|| "s3://bucket/sourcedir.tar.gz".to_owned()),
+        hyperparameters: named.collect(),
+    }
+}
+
+fn is_known(one: &Reference) -> bool {
+    if one.step != CI {
+        return false;
+    }
+    match one.path.as_slice() {
+        [name] => KNOWN.contains(&name.as_str()),
+        [map, _] => map == HYPERPARAMETERS,
+        _ => false,
+    }
+}
+
+/// The experiment of a trigger; pointers of flaws are into the trigger.
+pub fn filled(
+    experiment: &Value,
+    settings: &TemplateSettings,
+    trigger: &Trigger,
+) -> Result<Value, Vec<Flaw>> {
+    let (found, _) = reference::find(experiment);
+    let takes = |path: &[&str]| {
+        found
+            .iter()
+            .any(|one| one.path.iter().map(String::as_str).eq(path.iter().copied()))
+    };
+    let mut flaws = trigger.flaws();
+    let closed = |pointer: String, name: &str| {
+        let fix = format!("leave it out, or have the template name ${{ci.{name}}}");
+        Flaw::new(pointer, "the template does not take this in", fix)
+    };
+    for (name, told) in [
+        ("image", &trigger.image),
+        ("source_s3_uri", &trigger.source_s3_uri),
+    ] {
+        if told.is_some() && !takes(&[name]) {
+            flaws.push(closed(format!("/{name}"), name));
+        }
+    }
+    for name in trigger
+        .hyperparameters
+        .keys()
+        .filter(|name| !takes(&[HYPERPARAMETERS, name]))
+    {
+        let pointer = name.replace('~', "~0").replace('/', "~1");
+        flaws.push(closed(
+            format!("/{HYPERPARAMETERS}/{pointer}"),
+            &format!("{HYPERPARAMETERS}.{name}"),
+        ));
+    }
+    let mut hyperparameters = settings.hyperparameters.clone();
+    hyperparameters.extend(trigger.hyperparameters.clone());
+    let told = json!({
+        "commit": trigger.commit, "short_commit": trigger.short_commit(), "ref": trigger.reference, "branch": trigger.branch,
+        "pull_request": trigger.pull_request.map(|number| number.to_string()), "image": trigger.image,
+        "source_s3_uri": trigger.source_s3_uri, HYPERPARAMETERS: hyperparameters,
+    });
+    let outputs = BTreeMap::from([(CI.to_owned(), told)]);
+    match reference::resolve(experiment, &outputs) {
+        Ok(filled) if flaws.is_empty() => Ok(filled),
+        Ok(_) => Err(flaws),
+        Err(unresolved) => {
+            let (text, path) = (
+                unresolved.reference.text(),
+                unresolved.reference.path.join("/"),
+            );
+            flaws.push(Flaw::new(
+                format!("/{path}"),
+                format!(
+                    "the template needs it at {} ({text}), and the trigger does not say it",
+                    unresolved.reference.pointer
+                ),
+                "send it, or take the reference out of the template",
+            ));
+            Err(flaws)
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Dollars in events: the bill of an attempt, and charges above their reservation.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::money::Usd;
+
+/// The bill of an attempt's job, as far as it is known when the attempt ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptBill {
+    /// Of the attempt, from 1.
+    pub number: u32,
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// True when SageMaker did not report the seconds.
+    pub is_estimated: bool,
+    /// Training and storage; metrics are settled later.
+    pub usd: Usd,
+}
+
+/// How a trial, or one of its attempts, came to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub reason: String,
+    /// None when no attempt had been made.
+    pub attempt: Option<AttemptBill>,
+}
+
+named! {
+    /// What a charge was for
+    Charge {
+        Job = "job",
+        WarmPool = "warm_pool",
+        Metrics = "metrics",
+    }
+}
+
+impl fmt::Display for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Job => "the job",
+            Self::WarmPool => "the warm pool",
+            Self::Metrics => "reading the metrics",
+        })
+    }
+}
+
+/// A charge above its reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverReservation {
+    pub charge: Charge,
+    pub job_name: String,
+    pub usd: Usd,
+    pub reserved_usd: Usd,
+}
+
+impl fmt::Display for OverReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            charge,
+            job_name,
+            usd,
+            reserved_usd,
+        } = self;
+        match charge {
+            Charge::Job => f.write_str(job_name)?,
+            Charge::WarmPool | Charge::Metrics => write!(f, "{charge} of {job_name}")?,
+        }
+        write!(
+            f,
+            " cost {usd}, more than the {reserved_usd} reserved for it"
+        )
+    }
+}

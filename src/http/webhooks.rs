@@ -1,0 +1,421 @@
+//! Webhooks that come in: CI's own trigger, GitHub's and GitLab's. Nothing of a body is read before its signature was
+//! verified, and each delivery counts once.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use bakeoff_domain::ci::{Event, Heard, Sender, Trigger, github, gitlab, template};
+use bakeoff_domain::ids::{ExperimentId, TemplateId};
+use bakeoff_domain::spec::ExperimentSpec;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use chrono::{DateTime, TimeDelta};
+use hmac::Mac;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::ci::field_error;
+use super::extract::{Id, Raw, json, parse};
+use super::heavy::aside;
+use super::problem::{FieldError, Problem, Problems};
+use crate::api::ci::{CiStarted, CiTrigger};
+use crate::app::App;
+use crate::auth::secrets::{ci_secret, mac};
+use crate::clock::real_now;
+use crate::intake;
+use crate::store::ci::{Delivery, Template};
+use crate::store::requests::Once;
+use crate::store::{StoreError, to_json};
+
+/// How old a signed delivery of GitLab's may be (Standard Webhooks).
+const SKEW_MAX: TimeDelta = TimeDelta::minutes(5);
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.filter(|value| !value.is_empty())
+}
+
+fn required<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
+    let missing = || Problem::unauthenticated(&format!("missing header {name}"));
+    header(headers, name).ok_or_else(missing)
+}
+
+fn refused() -> Problem {
+    Problem::unauthenticated("unknown template, or the signature does not match the body")
+}
+
+/// The template, if a delivery proves to know its secret; `is_proof` is asked of each secret that counts. A stranger
+/// cannot tell a template that is not there from a wrong signature.
+async fn verified(
+    app: &App,
+    id: TemplateId,
+    is_proof: impl Fn(&[u8; 32]) -> bool,
+) -> Result<Template, Problem> {
+    let template = app.store.template(id).await?;
+    let newest = template
+        .as_ref()
+        .map_or(1, |template| template.secret_version);
+    let until = template
+        .as_ref()
+        .and_then(|template| template.previous_secret_until);
+    let has_previous = newest > 1 && until.is_some_and(|until| app.clock.now() < until);
+    let counts = [Some(newest), has_previous.then(|| newest - 1)];
+    let is_proven = counts
+        .into_iter()
+        .flatten()
+        .any(|version| is_proof(&ci_secret(&app.settings.secret_key, id, version)));
+    template.filter(|_| is_proven).ok_or_else(refused)
+}
+
+/// Whether a signature is the body's HMAC-SHA256: `sha256=` and hexadecimal digits.
+fn is_signed(signature: &str, key: &[u8], body: &[u8]) -> bool {
+    let digits = signature.strip_prefix("sha256=");
+    let given = digits.and_then(|digits| hex::decode(digits).ok());
+    given.is_some_and(|given| mac(key, body).verify_slice(&given).is_ok())
+}
+
+fn ignored(why: impl Into<String>) -> (StatusCode, Json<CiStarted>) {
+    let answer = CiStarted {
+        experiment_id: None,
+        duplicate: false,
+        ignored: Some(why.into()),
+    };
+    (StatusCode::OK, Json(answer))
+}
+
+fn started(experiment_id: ExperimentId, duplicate: bool) -> (StatusCode, Json<CiStarted>) {
+    let answer = CiStarted {
+        experiment_id: Some(experiment_id),
+        duplicate,
+        ignored: None,
+    };
+    (StatusCode::ACCEPTED, Json(answer))
+}
+
+type Answer = Result<(StatusCode, Json<CiStarted>), Problem>;
+
+/// Start an experiment from CI
+///
+/// Headers: `X-Bakeoff-Template` (the template's id) and `X-Bakeoff-Signature-256` (`sha256=`
+/// followed by the HMAC-SHA256 of the raw body with the template's secret). The body's
+/// `delivery_id` counts once: a redelivery starts nothing. What the template does not take in is refused, and so is a
+/// trigger that lacks something that the template takes in.
+#[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
+    params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
+    request_body = CiTrigger,
+    responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted), Problems))]
+pub(super) async fn bakeoff(State(app): State<App>, headers: HeaderMap, Raw(body): Raw) -> Answer {
+    let id = required(&headers, "x-bakeoff-template")?
+        .parse()
+        .map_err(|_| refused())?;
+    let signature = required(&headers, "x-bakeoff-signature-256")?;
+    let template = verified(&app, id, |secret| {
+        is_signed(signature, hex::encode(secret).as_bytes(), &body)
+    })
+    .await?;
+    let (told, mut errors) = parse::<CiTrigger>(body).await?;
+    if !(1..=255).contains(&told.delivery_id.len()) {
+        errors.push(FieldError {
+            pointer: "/delivery_id".to_owned(),
+            detail: "must have 1 to 255 characters".to_owned(),
+            fix: "use the CI run's own id".to_owned(),
+            rule: "delivery-id".to_owned(),
+        });
+    }
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let heard = Delivered {
+        id: told.delivery_id.clone(),
+        sender: Sender::Bakeoff,
+        event: Event::Trigger,
+        trigger: told.into(),
+    };
+    start(&app, template, heard).await
+}
+
+/// Start an experiment from GitHub
+///
+/// As GitHub sends it, with the template's secret: `ping`, `push` and `pull_request`; `X-Hub-Signature-256` is
+/// verified over the raw body, JSON or form. Deleted branches, other branches than the template's, and pull requests of
+/// forks start nothing. A body counts once, under whatever delivery id it comes.
+#[utoipa::path(post, path = "/v1/webhooks/github/{template_id}", operation_id = "triggerFromGithub", tag = "webhooks", security(()),
+    params(("template_id" = TemplateId, Path), ("X-GitHub-Event" = String, Header), ("X-Hub-Signature-256" = String, Header)),
+    request_body = serde_json::Value,
+    responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted),
+        (status = 200, description = "Taken, and nothing started; `ignored` says why", body = CiStarted), Problems))]
+pub(super) async fn github(
+    State(app): State<App>,
+    Id(id): Id<TemplateId>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Answer {
+    let event = required(&headers, "x-github-event")?;
+    let signature = required(&headers, "x-hub-signature-256")?;
+    let template = verified(&app, id, |secret| {
+        is_signed(signature, hex::encode(secret).as_bytes(), &body)
+    })
+    .await?;
+    let is_form = header(&headers, header::CONTENT_TYPE.as_str())
+        .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+    let payload = if is_form {
+        let payload = form_urlencoded::parse(&body).find(|(name, _)| name == "payload");
+        let (_, payload) = payload.ok_or_else(|| Problem::malformed("the form has no payload"))?;
+        json(payload.as_bytes())?
+    } else {
+        json(&body)?
+    };
+    // The id in the header is not signed; the body is, and it tells the moment of its event.
+    let delivery = format!("sha256:{}", hex::encode(Sha256::digest(&body)));
+    heard(
+        &app,
+        template,
+        Sender::Github,
+        delivery,
+        github::heard(event, &payload),
+    )
+    .await
+}
+
+/// Start an experiment from GitLab
+///
+/// As GitLab sends it: pushes, tags and merge requests, with the template's secret as its secret token
+/// (`X-Gitlab-Token`), or with its signing token (`webhook-signature`), which is preferred when both are there. Deleted
+/// branches, other branches than the template's, and merge requests of forks start nothing.
+#[utoipa::path(post, path = "/v1/webhooks/gitlab/{template_id}", operation_id = "triggerFromGitlab", tag = "webhooks", security(()),
+    params(("template_id" = TemplateId, Path), ("X-Gitlab-Token" = Option<String>, Header), ("webhook-id" = Option<String>, Header),
+        ("webhook-timestamp" = Option<String>, Header), ("webhook-signature" = Option<String>, Header),
+        ("Idempotency-Key" = Option<String>, Header)),
+    request_body = serde_json::Value,
+    responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted),
+        (status = 200, description = "Taken, and nothing started; `ignored` says why", body = CiStarted), Problems))]
+pub(super) async fn gitlab(
+    State(app): State<App>,
+    Id(id): Id<TemplateId>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Answer {
+    let (template, delivery) = if let Some(signature) = header(&headers, "webhook-signature") {
+        let (delivery, sent) = (
+            required(&headers, "webhook-id")?,
+            required(&headers, "webhook-timestamp")?,
+        );
+        if !is_fresh(sent) {
+            return Err(Problem::unauthenticated(
+                "webhook-timestamp is more than five minutes off",
+            ));
+        }
+        let signed = [delivery.as_bytes(), b".", sent.as_bytes(), b".", &body].concat();
+        let is_proof = |secret: &[u8; 32]| is_standard(signature, secret, &signed);
+        (verified(&app, id, is_proof).await?, delivery)
+    } else {
+        let token = required(&headers, "x-gitlab-token")?;
+        let is_proof =
+            |secret: &[u8; 32]| bool::from(hex::encode(secret).as_bytes().ct_eq(token.as_bytes()));
+        let delivery =
+            header(&headers, "idempotency-key").or(header(&headers, "x-gitlab-event-uuid"));
+        (
+            verified(&app, id, is_proof).await?,
+            delivery.unwrap_or_default(),
+        )
+    };
+    let payload = json(&body)?;
+    let delivery = match delivery {
+        "" => format!("sha256:{}", hex::encode(Sha256::digest(&body))),
+        named => named.chars().take(200).collect(),
+    };
+    heard(
+        &app,
+        template,
+        Sender::Gitlab,
+        delivery,
+        gitlab::heard(&payload),
+    )
+    .await
+}
+
+fn is_fresh(sent: &str) -> bool {
+    let sent = sent
+        .parse()
+        .ok()
+        .and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    sent.is_some_and(|sent| (real_now() - sent).abs() <= SKEW_MAX)
+}
+
+/// Whether one of the signatures, `v1,` and base64 each, is that of what is signed (Standard Webhooks 1.0.0).
+fn is_standard(signatures: &str, key: &[u8], signed: &[u8]) -> bool {
+    signatures.split(' ').any(|one| {
+        let given = one
+            .strip_prefix("v1,")
+            .and_then(|text| STANDARD.decode(text).ok());
+        given.is_some_and(|given| mac(key, signed).verify_slice(&given).is_ok())
+    })
+}
+
+/// A delivery of a known sender that tells of a commit.
+struct Delivered {
+    id: String,
+    sender: Sender,
+    event: Event,
+    trigger: Trigger,
+}
+
+/// Starts what somebody else's webhook tells of, if it tells of a commit.
+async fn heard(
+    app: &App,
+    template: Template,
+    sender: Sender,
+    id: String,
+    heard: Result<Heard, String>,
+) -> Answer {
+    match heard.map_err(Problem::malformed)? {
+        Heard::Ignored(why) => Ok(ignored(why)),
+        Heard::Trigger(event, trigger) => {
+            if let Some(why) = template.settings.ignores(event, &trigger) {
+                return Ok(ignored(why));
+            }
+            let delivered = Delivered {
+                id,
+                sender,
+                event,
+                trigger,
+            };
+            start(app, template, delivered).await
+        }
+    }
+}
+
+async fn start(app: &App, template: Template, delivered: Delivered) -> Answer {
+    let Delivered {
+        id,
+        sender,
+        event,
+        trigger,
+    } = delivered;
+    if let Some(experiment) = app.store.delivered(template.id, &id).await? {
+        return Ok(started(experiment, true));
+    }
+    let spec = spec(&template, &trigger)?;
+    let loaded = intake::load(app, template.project_id, spec).await?;
+    let prepared = aside(move || loaded.prepare()).await?;
+    let prepared = prepared
+        .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
+    let once = Once::Delivery(Delivery {
+        template: template.id,
+        template_version: template.version,
+        id: &id,
+        sender,
+        event,
+        trigger: &trigger,
+    });
+    match prepared.start(app, template.project_id, &once).await {
+        Ok(()) => Ok(started(prepared.id, false)),
+        Err(StoreError::Conflict { constraint }) if constraint == "ci_deliveries_pkey" => {
+            let earlier = app.store.delivered(template.id, &id).await?;
+            let earlier = earlier.ok_or_else(|| Problem::unavailable("try again"))?;
+            Ok(started(earlier, true))
+        }
+        Err(StoreError::Missing {
+            table: "ci_templates",
+            ..
+        }) => Err(refused()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The experiment that a trigger starts: its commit is in what runs, or it is refused.
+fn spec(template: &Template, trigger: &Trigger) -> Result<ExperimentSpec, Problem> {
+    let written = to_json(&template.spec)?;
+    // One from before templates took anything in.
+    let flaws = template::flaws(&written);
+    let flaws = flaws.into_iter().map(|flaw| field_error(flaw, "template:"));
+    let mut errors: Vec<FieldError> = flaws.collect();
+    let filled = template::filled(&written, &template.settings, trigger);
+    let filled = filled.unwrap_or_else(|flaws| {
+        errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "")));
+        Value::Null
+    });
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let mut spec: ExperimentSpec =
+        serde_json::from_value(filled).map_err(|error| Problem::malformed(error.to_string()))?;
+    let name = format!("{}@{}", spec.name, trigger.short_commit());
+    spec.name = name.chars().take(100).collect();
+    if let Some(workload) = &mut spec.workload {
+        workload.code_version.clone_from(&trigger.commit);
+    }
+    if let Some(branch) = &trigger.branch {
+        spec.notes.push(format!("started by CI from {branch}"));
+    }
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples of GitHub's documentation ("Validating webhook deliveries") and of Standard Webhooks 1.0.0.
+    #[test]
+    fn published_signatures_hold_and_no_others() {
+        let digest = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+        let (key, body) = (b"It's a Secret to Everybody", b"Hello, World!");
+        let signature = format!("sha256={digest}");
+        assert!(is_signed(&signature, key, body));
+        assert!(!is_signed(&signature, key, b"Hello, World"));
+        assert!(!is_signed(&signature, b"another", body));
+        for forged in [
+            "",
+            "sha256=",
+            digest,
+            "sha256=zz",
+            "sha1=00",
+            &signature[..40],
+        ] {
+            assert!(!is_signed(forged, key, body), "{forged}");
+        }
+        let key = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signed = br#"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{"test": 2432232314}"#;
+        let signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+        assert!(is_standard(
+            &format!("v1a,x v1,AAAA {signature}"),
+            &key,
+            signed
+        ));
+        assert!(!is_standard(
+            signature,
+            &key,
+            b"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265331.{}"
+        ));
+        assert!(!is_standard(&signature.replace("v1", "v2"), &key, signed));
+    }
+
+    /// Whoever does not know the secret guesses, shortens, or sends what another has signed.
+    #[test]
+    fn no_forgery_is_taken() {
+        let secret = ci_secret(&[7; 32], TemplateId(uuid::Uuid::from_u128(1)), 1);
+        let other = ci_secret(&[7; 32], TemplateId(uuid::Uuid::from_u128(2)), 1);
+        let key = hex::encode(secret);
+        for number in 0..20_000_u32 {
+            let body = format!("{{\"delivery_id\": \"{number}\"}}");
+            let guess = hex::encode(
+                mac(&number.to_le_bytes(), body.as_bytes())
+                    .finalize()
+                    .into_bytes(),
+            );
+            let others = hex::encode(
+                mac(hex::encode(other).as_bytes(), body.as_bytes())
+                    .finalize()
+                    .into_bytes(),
+            );
+            for forged in [guess, others] {
+                assert!(!is_signed(
+                    &format!("sha256={forged}"),
+                    key.as_bytes(),
+                    body.as_bytes()
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a person changes of a running experiment: its budget, its priority, how long it waits for capacity.
+
+use bakeoff_domain::event::{Change, Event};
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::deadline_after;
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::store::events::{self, EventSubject};
+use crate::store::{Store, StoreError, error, retried};
+
+/// What has become of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    Done,
+    /// The experiment is over, or being cancelled.
+    Over,
+    /// It has been changed since: its revision now.
+    Since(u32),
+    /// The new budget is less than what is spent and reserved.
+    Committed(Usd),
+    /// Its budget is its pipeline's.
+    OfPipeline,
+}
+
+impl Store {
+    /// Changes a running experiment, if it still has the revision that the change is based on. What waits for its
+    /// budget or its turn is due at once.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn change_experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        change: &Change,
+        based_on: Option<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<Changed, StoreError> {
+        retried(|| self.change_experiment_once(project, id, change, based_on, now)).await
+    }
+
+    async fn change_experiment_once(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        change: &Change,
+        based_on: Option<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<Changed, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at,
+                      EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id) AS "is_step!"
+               FROM experiments e WHERE id = $1 AND project_id = $2 FOR NO KEY UPDATE"#,
+            id.0,
+            project.0,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row.filter(|row| row.state == "running") else {
+            return Ok(Changed::Over);
+        };
+        let revision = error::count(row.revision, "experiments", id.0, "revision")?;
+        if based_on.is_some_and(|based_on| based_on != revision) {
+            return Ok(Changed::Since(revision));
+        }
+        if let Some(budget) = change.budget_usd {
+            if row.is_step {
+                return Ok(Changed::OfPipeline);
+            }
+            if budget.0 < row.committed_usd {
+                return Ok(Changed::Committed(Usd(row.committed_usd)));
+            }
+        }
+        sqlx::query!(
+            "UPDATE experiments SET budget_usd = coalesce($2, budget_usd), revision = revision + 1 WHERE id = $1",
+            id.0,
+            change.budget_usd.map(|budget| budget.0),
+        )
+        .execute(&mut *tx)
+        .await?;
+        let give_up_at = change
+            .deadline_hours
+            .map(|hours| deadline_after(Some(hours), row.created_at));
+        change_trials(&mut tx, id, change.priority, give_up_at, now).await?;
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+            .execute(&mut *tx)
+            .await?;
+        let subject = EventSubject {
+            project,
+            experiment: id,
+            trial: None,
+        };
+        let told = Event::ExperimentChanged(change.clone());
+        events::commit(tx, &[subject.told(told)], now).await?;
+        Ok(Changed::Done)
+    }
+}
+
+async fn change_trials(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    priority: Option<i32>,
+    give_up_at: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"WITH living AS (
+               SELECT id FROM trials
+               WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
+               ORDER BY id FOR NO KEY UPDATE)
+           UPDATE trials t
+           SET priority = coalesce($2, priority), give_up_at = coalesce($3, give_up_at),
+               due_at = CASE WHEN t.state = 'queued' AND t.released_at IS NOT NULL THEN $4 ELSE t.due_at END
+           FROM living WHERE t.id = living.id"#,
+        id.0,
+        priority,
+        give_up_at,
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
