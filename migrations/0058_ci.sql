@@ -32,3 +32,6 @@ ALTER TABLE ci_deliveries
     ADD COLUMN commit_sha text CHECK (length(commit_sha) BETWEEN 7 AND 64),
     ADD COLUMN git_ref text CHECK (length(git_ref) <= 250),
     ADD COLUMN pull_request bigint CHECK (pull_request > 0);
+-- A push and its pull request tell of the same commit of the same branch.
+CREATE UNIQUE INDEX ci_deliveries_once ON ci_deliveries (template_id, template_version, commit_sha, git_ref)
+    WHERE sender IN ('github', 'gitlab');

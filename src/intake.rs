@@ -199,9 +199,9 @@ impl Loaded {
         }
     }
 
-    /// The spec with its references filled in, and nothing checked.
-    pub fn into_spec(self) -> ExperimentSpec {
-        self.spec
+    /// What is wrong with references that the filled spec does not show any more.
+    pub fn misplaced(&self) -> &[Finding] {
+        &self.misplaced
     }
 
     /// Lints and plans. `Err` contains all blocking findings.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ci::Trigger;
-use bakeoff_domain::ci::template::TemplateSettings;
 use bakeoff_domain::ids::{ExperimentId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::ci::TemplateSettings;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ci::{Trigger, template};
+use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ProjectId, TemplateId};
 use bakeoff_domain::pipeline::Flaw;
 use bakeoff_domain::spec::ExperimentSpec;
@@ -81,31 +82,43 @@ async fn checked(
     new: &NewTemplate,
 ) -> Result<ExperimentSpec, Problem> {
     let mut errors: Vec<FieldError> = name_error(&new.name).into_iter().collect();
-    let flaws = new.settings.flaws();
-    errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "")));
-    let spec = intake::load(app, project, new.spec.clone())
-        .await?
-        .into_spec();
+    let loaded = intake::load(app, project, new.spec.clone()).await?;
+    let misplaced = loaded.misplaced().iter();
+    let is_error = |one: &&Finding| one.severity == Severity::Error;
+    errors.extend(misplaced.filter(is_error).map(in_spec));
+    let spec = loaded.spec().clone();
+    if spec.workload.is_none() {
+        // It names one that is not there: the linter says so.
+        let findings = aside(move || loaded.prepare()).await?.err();
+        return Err(refusal(&findings.unwrap_or_default(), errors));
+    }
     let written = to_json(&spec)?;
+    let flaws = new.settings.flaws(&written);
+    errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "")));
     let flaws = template::flaws(&written);
     errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "/spec")));
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let sample = template::sample(&written);
+    let sample = template::sample(&written, &new.settings);
     let filled = filled(&written, new, &sample)?;
     let loaded = intake::load(app, project, filled).await?;
     match aside(move || loaded.prepare()).await? {
         Ok(_) => Ok(spec),
-        Err(findings) => {
-            let errors = findings.iter().map(|finding| {
-                let error = FieldError::from(finding);
-                let pointer = format!("/spec{}", error.pointer);
-                FieldError { pointer, ..error }
-            });
-            Err(Problem::invalid(errors.collect()))
-        }
+        Err(findings) => Err(refusal(&findings, Vec::new())),
     }
+}
+
+/// A finding, within the template.
+fn in_spec(finding: &Finding) -> FieldError {
+    let error = FieldError::from(finding);
+    let pointer = format!("/spec{}", error.pointer);
+    FieldError { pointer, ..error }
+}
+
+fn refusal(findings: &[Finding], mut errors: Vec<FieldError>) -> Problem {
+    errors.extend(findings.iter().map(in_spec));
+    Problem::invalid(errors)
 }
 
 fn filled(written: &Value, new: &NewTemplate, sample: &Trigger) -> Result<ExperimentSpec, Problem> {

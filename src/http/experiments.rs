@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Editor};
-use super::extract::{Id, Params, Raw, Strict, parse, text_of};
+use super::extract::{Id, Params, Raw, Strict, parse};
 use super::heavy::{self, aside};
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
@@ -329,7 +329,7 @@ const DEADLINE_HOURS_MAX: u32 = 8760;
 /// Change a running experiment
 ///
 /// Its budget, up or down to what is spent and reserved; its priority; how long its trials wait for capacity. Trials that
-/// wait for the budget are tried again at once. With `If-Match`, the `revision` that the change is based on, it is refused
+/// wait for the budget are tried again at once; one that was refused for it needs a new experiment. With `If-Match`, the `revision` that the change is based on, it is refused
 /// if somebody else has changed the experiment since.
 #[utoipa::path(patch, path = "/v1/experiments/{experiment_id}", operation_id = "changeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), ("If-Match" = Option<String>, Header, description = "The revision, in quotes")),
@@ -431,8 +431,11 @@ fn change_errors(asked: &ExperimentChange) -> Vec<FieldError> {
 
 /// The revision that a change is based on, if it says so.
 fn based_on(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
-    match text_of(headers, &header::IF_MATCH) {
-        "" | "*" => Ok(None),
+    let Some(value) = headers.get(header::IF_MATCH) else {
+        return Ok(None);
+    };
+    match value.to_str().unwrap_or_default() {
+        "*" => Ok(None),
         text => {
             let revision = text.trim_matches('"').parse();
             let wrong = |_| {

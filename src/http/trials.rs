@@ -80,6 +80,14 @@ pub(super) async fn stop(
             rule: "reason-length".to_owned(),
         }]));
     }
+    // What a step's trial does is its pipeline's, or its endpoint's, to end.
+    let experiment = app.store.experiment(caller.project, trial.experiment_id);
+    if experiment.await?.is_none() {
+        return Err(Problem::conflict(
+            "of_a_step",
+            "it is the job of a pipeline's step or of an endpoint: cancel the pipeline, or delete the endpoint",
+        ));
+    }
     let stops = vec![Judged { trial: id, reason }];
     let verdict = Verdict {
         stops,

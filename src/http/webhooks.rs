@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::ci::field_error;
-use super::extract::{Id, Raw, json, parse};
+use super::extract::{Id, Raw, parse};
 use super::heavy::aside;
 use super::problem::{FieldError, Problem, Problems};
 use crate::api::ci::{CiStarted, CiTrigger};
@@ -30,6 +30,8 @@ use crate::store::{StoreError, to_json};
 
 /// How old a signed delivery of GitLab's may be (Standard Webhooks).
 const SKEW_MAX: TimeDelta = TimeDelta::minutes(5);
+/// Signatures in one header that are looked at: one of each secret that counts, and some of other versions.
+const SIGNATURES_MAX: usize = 8;
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -139,7 +141,7 @@ pub(super) async fn bakeoff(State(app): State<App>, headers: HeaderMap, Raw(body
 ///
 /// As GitHub sends it, with the template's secret: `ping`, `push` and `pull_request`; `X-Hub-Signature-256` is
 /// verified over the raw body, JSON or form. Deleted branches, other branches than the template's, and pull requests of
-/// forks start nothing. A body counts once, under whatever delivery id it comes.
+/// forks start nothing. A commit of a branch counts once, whatever tells of it.
 #[utoipa::path(post, path = "/v1/webhooks/github/{template_id}", operation_id = "triggerFromGithub", tag = "webhooks", security(()),
     params(("template_id" = TemplateId, Path), ("X-GitHub-Event" = String, Header), ("X-Hub-Signature-256" = String, Header)),
     request_body = serde_json::Value,
@@ -162,9 +164,9 @@ pub(super) async fn github(
     let payload = if is_form {
         let payload = form_urlencoded::parse(&body).find(|(name, _)| name == "payload");
         let (_, payload) = payload.ok_or_else(|| Problem::malformed("the form has no payload"))?;
-        json(payload.as_bytes())?
+        payload_of(payload.as_bytes())?
     } else {
-        json(&body)?
+        payload_of(&body)?
     };
     // The id in the header is not signed; the body is, and it tells the moment of its event.
     let delivery = format!("sha256:{}", hex::encode(Sha256::digest(&body)));
@@ -196,31 +198,8 @@ pub(super) async fn gitlab(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> Answer {
-    let (template, delivery) = if let Some(signature) = header(&headers, "webhook-signature") {
-        let (delivery, sent) = (
-            required(&headers, "webhook-id")?,
-            required(&headers, "webhook-timestamp")?,
-        );
-        if !is_fresh(sent) {
-            return Err(Problem::unauthenticated(
-                "webhook-timestamp is more than five minutes off",
-            ));
-        }
-        let signed = [delivery.as_bytes(), b".", sent.as_bytes(), b".", &body].concat();
-        let is_proof = |secret: &[u8; 32]| is_standard(signature, secret, &signed);
-        (verified(&app, id, is_proof).await?, delivery)
-    } else {
-        let token = required(&headers, "x-gitlab-token")?;
-        let is_proof =
-            |secret: &[u8; 32]| bool::from(hex::encode(secret).as_bytes().ct_eq(token.as_bytes()));
-        let delivery =
-            header(&headers, "idempotency-key").or(header(&headers, "x-gitlab-event-uuid"));
-        (
-            verified(&app, id, is_proof).await?,
-            delivery.unwrap_or_default(),
-        )
-    };
-    let payload = json(&body)?;
+    let (template, delivery) = from_gitlab(&app, id, &headers, &body).await?;
+    let payload = payload_of(&body)?;
     let delivery = match delivery {
         "" => format!("sha256:{}", hex::encode(Sha256::digest(&body))),
         named => named.chars().take(200).collect(),
@@ -235,6 +214,42 @@ pub(super) async fn gitlab(
     .await
 }
 
+/// The template of a delivery that proves to know its secret, and the delivery's id, if it has one.
+async fn from_gitlab<'a>(
+    app: &App,
+    id: TemplateId,
+    headers: &'a HeaderMap,
+    body: &[u8],
+) -> Result<(Template, &'a str), Problem> {
+    if let Some(signature) = header(headers, "webhook-signature") {
+        let (delivery, sent) = (
+            required(headers, "webhook-id")?,
+            required(headers, "webhook-timestamp")?,
+        );
+        if !is_fresh(sent) {
+            return Err(Problem::unauthenticated(
+                "webhook-timestamp is more than five minutes off",
+            ));
+        }
+        let signed = [delivery.as_bytes(), b".", sent.as_bytes(), b".", body].concat();
+        let is_proof = |secret: &[u8; 32]| is_standard(signature, secret, &signed);
+        Ok((verified(app, id, is_proof).await?, delivery))
+    } else {
+        let token = required(headers, "x-gitlab-token")?;
+        let is_proof =
+            |secret: &[u8; 32]| bool::from(hex::encode(secret).as_bytes().ct_eq(token.as_bytes()));
+        let delivery =
+            header(headers, "idempotency-key").or(header(headers, "x-gitlab-event-uuid"));
+        let template = verified(app, id, is_proof).await?;
+        Ok((template, delivery.unwrap_or_default()))
+    }
+}
+
+/// A payload: unlike a document of ours it is not stored, and somebody may write about NUL characters in it.
+fn payload_of(body: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(body).map_err(|error| Problem::malformed(error.to_string()))
+}
+
 fn is_fresh(sent: &str) -> bool {
     let sent = sent
         .parse()
@@ -243,13 +258,13 @@ fn is_fresh(sent: &str) -> bool {
     sent.is_some_and(|sent| (real_now() - sent).abs() <= SKEW_MAX)
 }
 
-/// Whether one of the signatures, `v1,` and base64 each, is that of what is signed (Standard Webhooks 1.0.0).
+/// Whether one of the signatures, `v1,` and base64 each, is that of what is signed (Standard Webhooks 1.0.0). It is
+/// computed once, however many are sent: nobody has proven anything yet.
 fn is_standard(signatures: &str, key: &[u8], signed: &[u8]) -> bool {
-    signatures.split(' ').any(|one| {
-        let given = one
-            .strip_prefix("v1,")
-            .and_then(|text| STANDARD.decode(text).ok());
-        given.is_some_and(|given| mac(key, signed).verify_slice(&given).is_ok())
+    let own = mac(key, signed).finalize().into_bytes();
+    signatures.split(' ').take(SIGNATURES_MAX).any(|one| {
+        let given = one.strip_prefix("v1,").map(|text| STANDARD.decode(text));
+        given.is_some_and(|given| given.is_ok_and(|given| bool::from(given.ct_eq(own.as_slice()))))
     })
 }
 
@@ -275,6 +290,11 @@ async fn heard(
             if let Some(why) = template.settings.ignores(event, &trigger) {
                 return Ok(ignored(why));
             }
+            if let Some(name) = template::unsaid(&to_json(&template.spec)?, &trigger) {
+                let why =
+                    format!("this template needs ${{ci.{name}}}, which this event does not say");
+                return Ok(ignored(why));
+            }
             let delivered = Delivered {
                 id,
                 sender,
@@ -293,7 +313,15 @@ async fn start(app: &App, template: Template, delivered: Delivered) -> Answer {
         event,
         trigger,
     } = delivered;
-    if let Some(experiment) = app.store.delivered(template.id, &id).await? {
+    let delivery = Delivery {
+        template: template.id,
+        template_version: template.version,
+        id: &id,
+        sender,
+        event,
+        trigger: &trigger,
+    };
+    if let Some(experiment) = app.store.delivered(&delivery).await? {
         return Ok(started(experiment, true));
     }
     let spec = spec(&template, &trigger)?;
@@ -301,18 +329,11 @@ async fn start(app: &App, template: Template, delivered: Delivered) -> Answer {
     let prepared = aside(move || loaded.prepare()).await?;
     let prepared = prepared
         .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
-    let once = Once::Delivery(Delivery {
-        template: template.id,
-        template_version: template.version,
-        id: &id,
-        sender,
-        event,
-        trigger: &trigger,
-    });
+    let once = Once::Delivery(delivery);
     match prepared.start(app, template.project_id, &once).await {
         Ok(()) => Ok(started(prepared.id, false)),
-        Err(StoreError::Conflict { constraint }) if constraint == "ci_deliveries_pkey" => {
-            let earlier = app.store.delivered(template.id, &id).await?;
+        Err(StoreError::Conflict { constraint }) if constraint.starts_with("ci_deliveries_") => {
+            let earlier = app.store.delivered(&delivery).await?;
             let earlier = earlier.ok_or_else(|| Problem::unavailable("try again"))?;
             Ok(started(earlier, true))
         }

@@ -1,9 +1,9 @@
 //! CI templates with their versions, and the deliveries that started something from them.
 
-use bakeoff_domain::ci::template::TemplateSettings;
 use bakeoff_domain::ci::{Event, Sender, Trigger};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::ci::TemplateSettings;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -11,6 +11,8 @@ use uuid::Uuid;
 use crate::store::{Store, StoreError, error, stored};
 
 const TABLE: &str = "ci_templates";
+/// Characters of a ref.
+const REF_MAX: usize = 250;
 
 /// What CI may start.
 #[derive(Debug, Clone)]
@@ -239,22 +241,37 @@ impl Store {
         Ok(deleted.rows_affected() == 1)
     }
 
-    /// The experiment that a delivery started, if the delivery was seen before.
+    /// The experiment that a delivery started, if it was seen before. Of GitHub's and GitLab's a commit of a branch
+    /// counts once for a version of the template: a push and its pull request tell of the same one.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn delivered(
         &self,
-        template: TemplateId,
-        delivery: &str,
+        delivery: &Delivery<'_>,
     ) -> Result<Option<ExperimentId>, StoreError> {
         let id = sqlx::query_scalar!(
-            "SELECT experiment_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2",
-            template.0,
-            delivery,
+            r#"SELECT experiment_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
+               UNION ALL
+               SELECT experiment_id FROM ci_deliveries
+               WHERE template_id = $1 AND template_version = $3 AND commit_sha = $4 AND git_ref = $5
+                 AND sender IN ('github', 'gitlab') AND $6 IN ('github', 'gitlab')
+               LIMIT 1"#,
+            delivery.template.0,
+            delivery.id,
+            i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
+            delivery.trigger.commit,
+            git_ref(delivery.trigger),
+            delivery.sender.as_str(),
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(id.map(ExperimentId))
+        Ok(id.flatten().map(ExperimentId))
     }
+}
+
+/// As much of a ref as is stored.
+fn git_ref(trigger: &Trigger) -> Option<String> {
+    let reference = trigger.reference.as_ref()?;
+    Some(reference.chars().take(REF_MAX).collect())
 }
 
 async fn insert_version(
@@ -285,12 +302,7 @@ pub(in crate::store) async fn remember_delivery(
     experiment: ExperimentId,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let Trigger {
-        commit,
-        reference,
-        pull_request,
-        ..
-    } = delivery.trigger;
+    let pull_request = delivery.trigger.pull_request;
     let written = sqlx::query!(
         r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at, template_version, sender, event,
                                       commit_sha, git_ref, pull_request)
@@ -303,8 +315,8 @@ pub(in crate::store) async fn remember_delivery(
         i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
         delivery.sender.as_str(),
         delivery.event.as_str(),
-        commit,
-        reference.as_deref(),
+        delivery.trigger.commit,
+        git_ref(delivery.trigger),
         pull_request.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
     )
     .execute(tx)

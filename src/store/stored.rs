@@ -5,7 +5,6 @@
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
-use bakeoff_domain::ci::template::TemplateSettings;
 use bakeoff_domain::diagnosis::Diagnosis;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
@@ -19,6 +18,7 @@ use bakeoff_domain::sagemaker::hosting::ModelRequest;
 use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::observed::{FinalMetric, RuleEvaluation, Transition};
 use bakeoff_domain::sagemaker::tuning::TunedTrials;
+use bakeoff_domain::spec::ci::TemplateSettings;
 use bakeoff_domain::spec::pipeline::PipelineSpec;
 use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_domain::spec::run::RunSpec;

@@ -211,11 +211,12 @@ async fn what_a_template_does_not_open_stays_closed(pool: PgPool) {
     let mut open = template();
     open["name"] = json!("open");
     open["spec"]["workload"]["image"] = json!("${ci.image}");
+    open["spec"]["workload"]["hyperparameters"] = json!({"branch": "${ci.branch}"});
     let own = created(&test, &open).await;
     let odd = json!({"delivery_id": "1", "commit": "main", "branch": "$(rm -rf /)", "image": format!("{REPOSITORY}:latest")});
     let (_, problem) = trigger(&test, &own, &odd).await;
     assert_eq!(pointers(&problem), ["/commit", "/branch", "/image"]);
-    let without = json!({"delivery_id": "1", "commit": COMMIT});
+    let without = json!({"delivery_id": "1", "commit": COMMIT, "branch": "main"});
     let (_, problem) = trigger(&test, &own, &without).await;
     assert_eq!(pointers(&problem), ["/image"]);
     let unknown =
@@ -265,6 +266,15 @@ async fn a_template_that_could_not_run_or_runs_the_same_code_is_not_stored(pool:
     label["spec"]["name"] = json!("of ${ci.commit}");
     label["spec"]["workload"]["hyperparameters"] = json!({"branch": "${ci.branch}"});
     assert_eq!(wrong(&test, &label).await, ["/spec/workload/image"]);
+    // In one candidate of two, the other runs what it always did.
+    let mut half = with("/spec/workload/image", json!(format!("{REPOSITORY}:1.0")));
+    half["spec"]["candidates"][0]["profile"]["environment"] = json!({"SHA": "${ci.commit}"});
+    assert_eq!(wrong(&test, &half).await, ["/spec/workload/image"]);
+    let unused = with("/settings", json!({"hyperparameters": {"lr": "1"}}));
+    assert_eq!(
+        wrong(&test, &unused).await,
+        ["/settings/hyperparameters/lr"]
+    );
     let role = with(
         "/spec/workload/role_arn",
         json!("arn:aws:iam::111122223333:role/${ci.branch}"),
@@ -315,6 +325,7 @@ async fn outcome(test: &TestApp, (status, answer): (StatusCode, Value)) -> Strin
 async fn deliveries_of_github_are_taken_as_published(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let own = created(&test, &template()).await;
+    assert_eq!(own.github_path, format!("/v1/webhooks/github/{}", own.id));
     let mut outcomes = Vec::new();
     for (event, body) in published(include_str!("../ci/github.json")) {
         let answer = from_github(&test, &own, &event, &body.to_string()).await;
@@ -372,6 +383,28 @@ async fn deliveries_of_github_are_taken_as_published(pool: PgPool) {
         );
     }
     assert_eq!(experiments(&test).await.len(), before + 1);
+    // The same commit of the same branch, told of by its pull request: it was started before.
+    let mut same = fork.clone();
+    same["pull_request"]["head"]["repo"] = same["pull_request"]["base"]["repo"].clone();
+    same["pull_request"]["head"]["ref"] = json!("release/1");
+    same["pull_request"]["head"]["sha"] = json!(COMMIT);
+    same["pull_request"]["body"] = json!("the text \\u0000 keeps nothing away");
+    let (_, answer) = from_github(&test, &own, "pull_request", &same.to_string()).await;
+    assert_eq!(answer["duplicate"], true, "{answer:#}");
+    // A name that no template takes in may be as it likes; what an event does not say is told.
+    let odd = push
+        .replace("release/1", "release/größe#1")
+        .replace(COMMIT, &COMMIT.replace('4', "5"));
+    assert_eq!(
+        from_github(&test, &own, "push", &odd).await.0,
+        StatusCode::ACCEPTED
+    );
+    let mut numbered = template();
+    numbered["name"] = json!("numbered");
+    numbered["spec"]["workload"]["hyperparameters"] = json!({"number": "${ci.pull_request}"});
+    let numbered = created(&test, &numbered).await;
+    let answer = from_github(&test, &numbered, "push", &push).await;
+    assert!(outcome(&test, answer).await.contains("${ci.pull_request}"));
     // Branches that the template does not take, and bodies that are none of GitHub's.
     let other = push.replace("release/1", "topic");
     let answer = from_github(&test, &own, "push", &other).await;
@@ -389,6 +422,7 @@ async fn deliveries_of_github_are_taken_as_published(pool: PgPool) {
 async fn deliveries_of_gitlab_are_taken_as_documented(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let own = created(&test, &template()).await;
+    assert_eq!(own.gitlab_path, format!("/v1/webhooks/gitlab/{}", own.id));
     let mut outcomes = Vec::new();
     for (index, (event, body)) in published(include_str!("../ci/gitlab.json"))
         .iter()
@@ -418,7 +452,8 @@ async fn deliveries_of_gitlab_are_taken_as_documented(pool: PgPool) {
     let before = experiments(&test).await.len();
     let body = published(include_str!("../ci/gitlab.json"))[0]
         .1
-        .to_string();
+        .to_string()
+        .replace("da1560886d4f094c3e6c9ef40349f7d38b5d27d7", COMMIT);
     let key = STANDARD
         .decode(own.signing_token.strip_prefix("whsec_").unwrap())
         .unwrap();
@@ -460,14 +495,23 @@ async fn deliveries_of_gitlab_are_taken_as_documented(pool: PgPool) {
         assert_eq!(status, expected, "{answer:#}");
     }
     assert_eq!(experiments(&test).await.len(), before + 1);
-    let (status, _) = send(
-        &test,
-        &own.gitlab_path,
-        &[("x-gitlab-token", "guess")],
-        &body,
-    )
-    .await;
-    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    // One guess, or fifteen thousand in a header.
+    let many = "v1, ".repeat(15_000);
+    let (id, large) = (("webhook-id", "1"), "x".repeat(900_000));
+    for (headers, body) in [
+        (vec![("x-gitlab-token", "guess")], &body),
+        (
+            vec![
+                id,
+                ("webhook-timestamp", &now),
+                ("webhook-signature", &many),
+            ],
+            &large,
+        ),
+    ] {
+        let (status, _) = send(&test, &own.gitlab_path, &headers, body).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+    }
 }
 
 #[sqlx::test(migrations = false)]

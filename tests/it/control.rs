@@ -6,6 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use crate::endpoints;
 use crate::support::{TestApp, number, spec};
 
 async fn stop(test: &TestApp, trial: &str, body: &Value) -> StatusCode {
@@ -62,6 +63,18 @@ async fn one_trial_is_stopped_and_the_others_go_on(pool: PgPool) {
     assert_eq!(test.trials(&id).await[0].reason, trials[0].reason);
     let none = "trl_00000000000000000000000000000000";
     assert_eq!(stop(&test, none, &json!({})).await, StatusCode::NOT_FOUND);
+    // An endpoint's is the endpoint's.
+    let endpoint = endpoints::created(&test, &endpoints::body("one")).await;
+    let own = "SELECT 'trl_' || replace(trial_id::text, '-', '') FROM endpoints";
+    let own: String = sqlx::query_scalar(own)
+        .fetch_one(test.app.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(
+        stop(&test, &own, &json!({})).await,
+        StatusCode::CONFLICT,
+        "{endpoint}"
+    );
     let long = json!({"reason": "x".repeat(1001)});
     assert_eq!(
         stop(&test, &parked, &long).await,

@@ -26,7 +26,7 @@ pub enum Changed {
 
 impl Store {
     /// Changes a running experiment, if it still has the revision that the change is based on. What waits for its
-    /// budget or its turn is due at once.
+    /// budget or its turn is due at once; the race holds the others back until the deadline.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn change_experiment(
         &self,
@@ -72,17 +72,7 @@ impl Store {
                 return Ok(Changed::Committed(Usd(row.committed_usd)));
             }
         }
-        sqlx::query!(
-            "UPDATE experiments SET budget_usd = coalesce($2, budget_usd), revision = revision + 1 WHERE id = $1",
-            id.0,
-            change.budget_usd.map(|budget| budget.0),
-        )
-        .execute(&mut *tx)
-        .await?;
-        let give_up_at = change
-            .deadline_hours
-            .map(|hours| deadline_after(Some(hours), row.created_at));
-        change_trials(&mut tx, id, change.priority, give_up_at, now).await?;
+        write(&mut tx, id, change, row.created_at, now).await?;
         sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
             .execute(&mut *tx)
             .await?;
@@ -97,13 +87,22 @@ impl Store {
     }
 }
 
-async fn change_trials(
+async fn write(
     tx: &mut PgConnection,
     id: ExperimentId,
-    priority: Option<i32>,
-    give_up_at: Option<DateTime<Utc>>,
+    change: &Change,
+    created_at: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE experiments SET budget_usd = coalesce($2, budget_usd), revision = revision + 1 WHERE id = $1",
+        id.0,
+        change.budget_usd.map(|budget| budget.0),
+    )
+    .execute(&mut *tx)
+    .await?;
+    let hours = change.deadline_hours;
+    let give_up_at = hours.map(|hours| deadline_after(Some(hours), created_at));
     sqlx::query!(
         r#"WITH living AS (
                SELECT id FROM trials
@@ -111,10 +110,11 @@ async fn change_trials(
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE trials t
            SET priority = coalesce($2, priority), give_up_at = coalesce($3, give_up_at),
-               due_at = CASE WHEN t.state = 'queued' AND t.released_at IS NOT NULL THEN $4 ELSE t.due_at END
+               due_at = CASE WHEN t.state <> 'queued' THEN t.due_at WHEN t.released_at IS NOT NULL THEN $4
+                             ELSE coalesce($3, t.due_at) END
            FROM living WHERE t.id = living.id"#,
         id.0,
-        priority,
+        change.priority,
         give_up_at,
         now,
     )

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 use super::{Event, Trigger};
 use crate::pipeline::Flaw;
 use crate::pipeline::reference::{self, Reference};
+use crate::spec::ci::TemplateSettings;
 
 /// How a template calls a trigger.
 const CI: &str = "ci";
@@ -28,20 +27,6 @@ const HYPERPARAMETERS: &str = "hyperparameters";
 const OF_A_COMMIT: [&str; 4] = ["commit", "short_commit", "image", "source_s3_uri"];
 /// Names of branches in a template.
 const BRANCHES_MAX: usize = 20;
-
-/// Which deliveries start a template, and with what.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TemplateSettings {
-    /// Branches whose pushes start it, each a name or a prefix with a `*` at its end; all when empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub branches: Vec<String>,
-    /// Whether pull requests and merge requests start it, those of forks excepted.
-    #[serde(default)]
-    pub pull_requests: bool,
-    /// Hyperparameters of a trigger that names none.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub hyperparameters: BTreeMap<String, String>,
-}
 
 impl TemplateSettings {
     /// Why a trigger starts nothing; `None` if it does.
@@ -63,17 +48,37 @@ impl TemplateSettings {
         }
     }
 
-    pub fn flaws(&self) -> Vec<Flaw> {
+    /// What is wrong with them, beside the experiment that they belong to.
+    pub fn flaws(&self, experiment: &Value) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
         let is_name = |name: &String| !name.is_empty() && name.len() <= 250;
-        if self.branches.len() <= BRANCHES_MAX && self.branches.iter().all(is_name) {
-            return Vec::new();
+        if self.branches.len() > BRANCHES_MAX || !self.branches.iter().all(is_name) {
+            flaws.push(Flaw::new(
+                "/settings/branches",
+                format!("has more than {BRANCHES_MAX} names, or one without 1 to 250 characters"),
+                "name prefixes: release/*",
+            ));
         }
-        vec![Flaw::new(
-            "/settings/branches",
-            format!("has more than {BRANCHES_MAX} names, or one without 1 to 250 characters"),
-            "name prefixes: release/*",
-        )]
+        let (found, _) = reference::find(experiment);
+        let takes = |name: &str| {
+            found
+                .iter()
+                .any(|one| one.path.iter().eq([HYPERPARAMETERS, name]))
+        };
+        for name in self.hyperparameters.keys().filter(|name| !takes(name)) {
+            flaws.push(Flaw::new(
+                format!("/settings/{HYPERPARAMETERS}/{}", escaped(name)),
+                "stands for nothing: the template does not take it in",
+                format!("have the template name ${{ci.{HYPERPARAMETERS}.{name}}}, or leave it out"),
+            ));
+        }
+        flaws
     }
+}
+
+/// A name within a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// Whether a place takes a trigger in, and whether what runs depends on it.
@@ -128,15 +133,7 @@ pub fn flaws(experiment: &Value) -> Vec<Flaw> {
             ));
         }
     }
-    let of_commit = |one: &Reference| {
-        one.path
-            .first()
-            .is_some_and(|name| OF_A_COMMIT.contains(&name.as_str()))
-    };
-    let is_tested = found
-        .iter()
-        .any(|one| is_known(one) && of_commit(one) && place(&one.pointer) == Some(true));
-    if !is_tested {
+    if !runs_everywhere(experiment, &tested(&found)) {
         flaws.push(Flaw::new(
             "/workload/image",
             "every commit would run the same code: nothing that the trigger says changes what runs",
@@ -146,8 +143,56 @@ pub fn flaws(experiment: &Value) -> Vec<Flaw> {
     flaws
 }
 
+/// Where what runs depends on the commit.
+fn tested(found: &[Reference]) -> Vec<&str> {
+    let of_commit = |one: &Reference| {
+        let name = one.path.first();
+        name.is_some_and(|name| OF_A_COMMIT.contains(&name.as_str()))
+    };
+    found
+        .iter()
+        .filter(|one| is_known(one) && of_commit(one) && place(&one.pointer) == Some(true))
+        .map(|one| one.pointer.as_str())
+        .collect()
+}
+
+/// Whether every candidate runs what one of these places says: one in the workload that no profile overrides, or one in
+/// each profile.
+fn runs_everywhere(experiment: &Value, places: &[&str]) -> bool {
+    let candidates = experiment["candidates"].as_array().map_or(0, Vec::len);
+    let is_everywhere = |place: &&str| {
+        let Some(name) = place.strip_prefix("/workload/hyperparameters/") else {
+            return place.starts_with("/workload/");
+        };
+        let overrides = |index| format!("/candidates/{index}/profile/hyperparameters/{name}");
+        (0..candidates).all(|index| experiment.pointer(&overrides(index)).is_none())
+    };
+    let is_in = |index: usize| {
+        let start = format!("/candidates/{index}/");
+        places.iter().any(|place| place.starts_with(&start))
+    };
+    places.iter().any(is_everywhere) || candidates > 0 && (0..candidates).all(is_in)
+}
+
+/// What a template takes in and an event does not say.
+pub fn unsaid(experiment: &Value, trigger: &Trigger) -> Option<&'static str> {
+    let (found, _) = reference::find(experiment);
+    let said = [
+        ("ref", trigger.reference.is_some()),
+        ("branch", trigger.branch.is_some()),
+        ("pull_request", trigger.pull_request.is_some()),
+        ("image", trigger.image.is_some()),
+        ("source_s3_uri", trigger.source_s3_uri.is_some()),
+    ];
+    let is_taken = |name: &str| found.iter().any(|one| one.path.iter().eq([name]));
+    let mut unsaid = said
+        .into_iter()
+        .filter(|(name, is_said)| !is_said && is_taken(name));
+    unsaid.next().map(|(name, _)| name)
+}
+
 /// A trigger that says all that a template takes in, of a commit that does not exist.
-pub fn sample(experiment: &Value) -> Trigger {
+pub fn sample(experiment: &Value, settings: &TemplateSettings) -> Trigger {
     let (found, _) = reference::find(experiment);
     let takes = |name: &str| found.iter().any(|one| one.path.iter().eq([name]));
     let commit = "0123456789abcdef0123456789abcdef01234567";
@@ -156,7 +201,9 @@ pub fn sample(experiment: &Value) -> Trigger {
         "0".repeat(64)
     );
     let named = found.iter().filter_map(|one| match one.path.as_slice() {
-        [map, name] if map == HYPERPARAMETERS => Some((name.clone(), "1".to_owned())),
+        [map, name] if map == HYPERPARAMETERS && !settings.hyperparameters.contains_key(name) => {
+            Some((name.clone(), "1".to_owned()))
+        }
         _ => None,
     });
     Trigger {
@@ -181,6 +228,31 @@ fn is_known(one: &Reference) -> bool {
     }
 }
 
+/// What a trigger says and the template does not take in.
+fn closed(trigger: &Trigger, takes: &dyn Fn(&[&str]) -> bool) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    let mut close = |pointer: String, name: &str| {
+        let fix = format!("leave it out, or have the template name ${{ci.{name}}}");
+        let flaw = Flaw::new(pointer, "the template does not take this in", fix);
+        flaws.push(flaw);
+    };
+    for (name, told) in [
+        ("image", &trigger.image),
+        ("source_s3_uri", &trigger.source_s3_uri),
+    ] {
+        if told.is_some() && !takes(&[name]) {
+            close(format!("/{name}"), name);
+        }
+    }
+    for name in trigger.hyperparameters.keys() {
+        if !takes(&[HYPERPARAMETERS, name]) {
+            let pointer = format!("/{HYPERPARAMETERS}/{}", escaped(name));
+            close(pointer, &format!("{HYPERPARAMETERS}.{name}"));
+        }
+    }
+    flaws
+}
+
 /// The experiment of a trigger; pointers of flaws are into the trigger.
 pub fn filled(
     experiment: &Value,
@@ -193,30 +265,8 @@ pub fn filled(
             .iter()
             .any(|one| one.path.iter().map(String::as_str).eq(path.iter().copied()))
     };
-    let mut flaws = trigger.flaws();
-    let closed = |pointer: String, name: &str| {
-        let fix = format!("leave it out, or have the template name ${{ci.{name}}}");
-        Flaw::new(pointer, "the template does not take this in", fix)
-    };
-    for (name, told) in [
-        ("image", &trigger.image),
-        ("source_s3_uri", &trigger.source_s3_uri),
-    ] {
-        if told.is_some() && !takes(&[name]) {
-            flaws.push(closed(format!("/{name}"), name));
-        }
-    }
-    for name in trigger
-        .hyperparameters
-        .keys()
-        .filter(|name| !takes(&[HYPERPARAMETERS, name]))
-    {
-        let pointer = name.replace('~', "~0").replace('/', "~1");
-        flaws.push(closed(
-            format!("/{HYPERPARAMETERS}/{pointer}"),
-            &format!("{HYPERPARAMETERS}.{name}"),
-        ));
-    }
+    let mut flaws = trigger.flaws(|name| takes(&[name]));
+    flaws.extend(closed(trigger, &takes));
     let mut hyperparameters = settings.hyperparameters.clone();
     hyperparameters.extend(trigger.hyperparameters.clone());
     let told = json!({

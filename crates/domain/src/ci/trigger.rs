@@ -69,8 +69,8 @@ impl Trigger {
         self.commit.get(..SHORT).unwrap_or(&self.commit)
     }
 
-    /// What is wrong with it by itself.
-    pub fn flaws(&self) -> Vec<Flaw> {
+    /// What is wrong with it by itself; `takes`: whether the template takes a member in.
+    pub fn flaws(&self, takes: impl Fn(&str) -> bool) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         if !COMMIT.is_match(&self.commit) {
             flaws.push(Flaw::new(
@@ -79,10 +79,13 @@ impl Trigger {
                 "send the output of git rev-parse HEAD",
             ));
         }
-        for (pointer, name) in [("/ref", &self.reference), ("/branch", &self.branch)] {
-            if name.as_ref().is_some_and(|name| !REF.is_match(name)) {
+        for (name, told) in [("ref", &self.reference), ("branch", &self.branch)] {
+            let is_wrong = |told: &String| {
+                told.chars().any(char::is_control) || takes(name) && !REF.is_match(told)
+            };
+            if told.as_ref().is_some_and(is_wrong) {
                 flaws.push(Flaw::new(
-                    pointer,
+                    format!("/{name}"),
                     "has characters that are not taken from a webhook",
                     "use letters, digits and ._/+@-, at most 250",
                 ));

@@ -1,5 +1,6 @@
 //! User input: experiments, workloads, profiles, claims, and training outside SageMaker.
 
+pub mod ci;
 pub mod claim;
 pub mod expectation;
 mod experiment;
