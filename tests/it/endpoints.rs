@@ -1,8 +1,11 @@
 //! Endpoints: put into service, tested, updated, rolled back, extended, deleted in time and billed.
 
+use std::time::Duration;
+
 use bakeoff::api::endpoints::EndpointView;
+use bakeoff::clock::real_sleep;
 use bakeoff::store::endpoints::{EndpointNext, Extended, Extension, WhichEndpoints};
-use bakeoff::tasks::deployer;
+use bakeoff::tasks::{deployer, scheduler};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
@@ -365,6 +368,70 @@ async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: 
     assert_nothing_is_left(&test).await;
     let estimated = "SELECT count(*) FROM ledger WHERE kind = 'settled' AND component = 'hosting' AND estimated";
     assert_eq!(number(&pool, estimated).await, 1);
+}
+
+/// Nobody hears that it was created, and the next try comes hours later: it finds the endpoint, which is billed since
+/// its creation. It is gone by the next look, and only its start that was seen then tells for how long it was there.
+#[sqlx::test(migrations = false)]
+async fn a_creation_that_nobody_heard_of_is_billed_from_then_on(pool: PgPool) {
+    let test = TestApp::with_faults(pool.clone(), &["--lost-reply", "1"]).await;
+    created(&test, &body("one")).await;
+    while jobs(&test.record().await).is_empty() {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    test.region_post("/_sim/faults", &json!({})).await;
+    test.advance(TimeDelta::hours(3)).await;
+    while scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let record = test.record().await;
+    let ours = jobs(&record);
+    let created_at = ours[0]["created_at"].as_str().unwrap();
+    let known =
+        "SELECT count(*) FROM jobs WHERE state = 'running' AND started_at = $1::text::timestamptz";
+    let known: i64 = sqlx::query_scalar(known)
+        .bind(created_at)
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(known, 1, "{record:#}");
+}
+
+/// A process stands still between writing that it deletes an endpoint and sending that, and never hears the answer:
+/// the endpoint is billed until the deletion was sent.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_that_was_sent_late_is_billed_until_it_was_sent(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.delete(&format!("/v1/endpoints/{id}")).await;
+    let mut held = pool.begin().await.unwrap();
+    sqlx::query("SELECT id FROM jobs FOR UPDATE")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let stands_still = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while number(&pool, waiting).await == 0 {
+            real_sleep(Duration::from_millis(20)).await;
+        }
+        test.region_post("/_sim/faults", &json!({"reset_after": 1.0}))
+            .await;
+        test.advance(TimeDelta::minutes(40)).await;
+        held.rollback().await.unwrap();
+    };
+    tokio::join!(turn(&test), stands_still);
+    let deleting_since = test.app.clock.now();
+    test.advance(TimeDelta::minutes(30)).await;
+    test.region_post("/_sim/faults", &json!({})).await;
+    until(&test, &id, EndpointState::Deleted).await;
+    let until = "SELECT count(*) FROM ledger WHERE kind = 'settled' AND component = 'hosting' AND used_until >= $1";
+    let booked: i64 = sqlx::query_scalar(until)
+        .bind(deleting_since)
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(booked, 1);
+    assert_nothing_is_left(&test).await;
 }
 
 /// An endpoint whose row is lost is stopped and billed like every orphan.

@@ -40,6 +40,17 @@ pub enum Applied {
     OverBudget,
 }
 
+/// A job that is known to exist.
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    /// When to look at it next.
+    pub due_at: DateTime<Utc>,
+    /// When to read its metrics first.
+    pub metrics_at: Option<DateTime<Utc>>,
+    /// When its billing began, if a look told.
+    pub started_at: Option<DateTime<Utc>>,
+}
+
 /// Creates postponed in a row before an alarm: half an hour, with the backoff.
 const POSTPONED_ALARM: u32 = 10;
 
@@ -397,11 +408,10 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        due_at: DateTime<Utc>,
-        metrics_at: Option<DateTime<Utc>>,
+        running: Running,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.record_running_once(trial, attempt, due_at, metrics_at, now)).await
+        retried(|| self.record_running_once(trial, attempt, running, now)).await
     }
 
     /// Says that an endpoint is about to be deleted: a crash after that must not lose when it was.
@@ -425,8 +435,7 @@ impl Store {
         &self,
         trial: &Claimed,
         attempt: &Attempt,
-        due_at: DateTime<Utc>,
-        metrics_at: Option<DateTime<Utc>>,
+        running: Running,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         let mut tx = self.pool.begin().await?;
@@ -442,16 +451,26 @@ impl Store {
             r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
                       metrics_due_at = $2, checkpoint_due_at = $4,
                       -- An endpoint is billed from its creation, whether or not anybody sees it again.
-                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, $3) ELSE started_at END
+                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, $5, $3) ELSE started_at END
                WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
             attempt.id.0,
-            metrics_at,
+            running.metrics_at,
             now,
             checkpoint_at,
+            running.started_at,
         )
         .execute(&mut *tx)
         .await?;
-        if !advance(&mut tx, trial, state, Due::at(due_at), Lease::Release, now).await? {
+        if !advance(
+            &mut tx,
+            trial,
+            state,
+            Due::at(running.due_at),
+            Lease::Release,
+            now,
+        )
+        .await?
+        {
             return Ok(Applied::Stale);
         }
         accepted(&mut tx, trial).await?;

@@ -25,7 +25,7 @@ use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
-use crate::store::jobs::attempts::{Applied, Due};
+use crate::store::jobs::attempts::{Applied, Due, Running};
 use crate::store::money::settling::Settlement;
 
 /// How often the trials of a tuning job are read while it runs.
@@ -365,10 +365,15 @@ impl Hand<'_> {
         } else {
             now + settings.policy.net
         };
+        let running = Running {
+            due_at,
+            metrics_at,
+            started_at: self.job().and_then(|job| job.started_at),
+        };
         let applied = self
             .app
             .store
-            .record_running(self.trial, attempt, due_at, metrics_at, now)
+            .record_running(self.trial, attempt, running, now)
             .await?;
         crash::point("after_running");
         // The job runs, but another holder has moved the trial on. That holder adopts the job,
@@ -409,12 +414,26 @@ impl Hand<'_> {
             .await
     }
 
+    /// Sends the stop. When an endpoint's deletion was asked for is written before, because a crash must not lose it,
+    /// and after: a process that stood still in between sent it later, and until then it was billed.
+    async fn send_stop(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
+        let App { store, clock, .. } = self.app;
+        let kind = self.trial.kind;
+        if kind == JobKind::Endpoint {
+            store.asks_deletion(attempt.id, clock.now()).await?;
+        }
+        let reply = self.app.place.aws.stop(kind, &attempt.job_name).await;
+        // One that is gone already was not deleted by this.
+        let is_gone = matches!(reply, Err(AwsError::NotFound(_)));
+        if kind == JobKind::Endpoint && !is_gone {
+            store.asks_deletion(attempt.id, clock.now()).await?;
+        }
+        Ok(reply)
+    }
+
     /// A failed stop is retried soon; after an accepted one, the job is polled when it should be
     /// over.
     async fn stop(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        if self.trial.kind == JobKind::Endpoint {
-            self.app.store.asks_deletion(attempt.id, now).await?;
-        }
         let mut at = now + decide::STOP_TAKES;
         if !self.app.fence.may_stop(now) {
             at = now + self.app.settings.policy.poll;
@@ -422,13 +441,7 @@ impl Hand<'_> {
                 job = attempt.job_name,
                 "not stopped: this database may be a copy; the fence is not confirmed"
             );
-        } else if let Err(error) = self
-            .app
-            .place
-            .aws
-            .stop(self.trial.kind, &attempt.job_name)
-            .await
-        {
+        } else if let Err(error) = self.send_stop(attempt).await? {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
         } else if self.trial.kind == JobKind::Endpoint {
