@@ -6,6 +6,7 @@ pub mod app;
 pub mod artifacts;
 pub mod auth;
 pub mod aws;
+pub mod ci_report;
 pub mod cli;
 pub mod clock;
 pub mod copies;

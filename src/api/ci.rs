@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ci::Trigger;
-use bakeoff_domain::ids::{ExperimentId, TemplateId};
+use bakeoff_domain::ids::{CiRunId, ExperimentId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::ci::TemplateSettings;
 use chrono::{DateTime, Utc};
@@ -129,6 +129,9 @@ pub struct CiStarted {
     /// The experiment that it started, now or before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experiment_id: Option<ExperimentId>,
+    /// The run that follows it to its verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<CiRunId>,
     /// True when this delivery was seen before and nothing new was started.
     pub duplicate: bool,
     /// Why it starts nothing.

@@ -1,9 +1,10 @@
 //! API views of events.
 
 use bakeoff_domain::event::Event::{
-    self, EndpointChanged, EndpointExpiring, ExperimentCancelling, ExperimentChanged,
+    self, CiDecided, EndpointChanged, EndpointExpiring, ExperimentCancelling, ExperimentChanged,
     ExperimentConcluded, ExperimentCreated, ExperimentPaused, TrialCompleted, TrialDiagnosed,
-    TrialFailed, TrialParked, TrialPlanned, TrialRefused, TrialStopped, TrialUnreadable,
+    TrialFailed, TrialOverReservation, TrialParked, TrialPlanned, TrialRefused, TrialStopped,
+    TrialUnreadable,
 };
 use bakeoff_domain::event::{
     AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, EventSeverity,
@@ -19,6 +20,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::ci_runs::CiNewsView;
 use crate::api::experiments::ExperimentChange;
 use crate::store::events::FeedEntry;
 
@@ -76,6 +78,9 @@ pub enum EventData {
     },
     #[serde(rename = "experiment.concluded")]
     ExperimentConcluded(ConclusionView),
+    /// A gate has judged the commit that it measures.
+    #[serde(rename = "ci.decided")]
+    CiDecided(CiNewsView),
     /// An attempt is committed, with its reservation.
     #[serde(rename = "trial.planned")]
     TrialPlanned(PlannedAttemptView),
@@ -506,6 +511,7 @@ impl From<Event> for EventData {
             Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
             ExperimentChanged(change) => Self::ExperimentChanged(change.into()),
             ExperimentConcluded(end) => Self::ExperimentConcluded(end.into()),
+            CiDecided(news) => Self::CiDecided(news.into()),
             TrialPlanned(planned) => Self::TrialPlanned(planned.into()),
             Event::TrialSubmitted { attempt, job_name } => {
                 Self::TrialSubmitted { attempt, job_name }
@@ -537,7 +543,7 @@ impl From<Event> for EventData {
             Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),
             Event::ExperimentRepriced(repriced) => Self::repriced(repriced),
             Event::TrialStatus(news) => Self::trial_status(news),
-            Event::TrialOverReservation(over) => Self::TrialOverReservation(over.into()),
+            TrialOverReservation(over) => Self::TrialOverReservation(over.into()),
         }
     }
 }

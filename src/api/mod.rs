@@ -6,6 +6,7 @@ pub mod calibration;
 pub mod catalog;
 pub mod checkpoints;
 pub mod ci;
+pub mod ci_runs;
 pub mod comparison;
 pub mod decisions;
 pub mod diagnosis;

@@ -7,6 +7,7 @@ mod client;
 mod database;
 mod doctor;
 mod endpoints;
+mod gate;
 mod keys;
 mod lint;
 mod logs;
@@ -55,6 +56,11 @@ enum Command {
     Run(run::RunOptions),
     /// Show the full run of an experiment's answer, and start it.
     Buy(buy::BuyOptions),
+    /// Measure a commit in CI, and exit with the verdict.
+    #[command(
+        after_help = "Exits with 0 if the commit passed, 1 if it regressed, 2 if that is inconclusive, 3 without a result, 64 for wrong usage."
+    )]
+    Gate(gate::GateOptions),
     /// Show the log of a trial, and follow it.
     Logs(logs::LogsOptions),
     /// Register models in SageMaker's Model Registry, and approve them.
@@ -91,6 +97,7 @@ impl Cli {
             Command::Plan(options) => return plan::run(&options),
             Command::Run(options) => return run::run(options).await,
             Command::Buy(options) => return buy::run(options).await,
+            Command::Gate(options) => return Ok(gate::run(options).await),
             Command::Logs(options) => logs::run(options).await?,
             Command::Models(options) => models::run(options).await?,
             Command::Endpoints(options) => endpoints::run(options).await?,

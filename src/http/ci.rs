@@ -42,7 +42,7 @@ pub(super) fn field_error(flaw: Flaw, at: &str) -> FieldError {
     }
 }
 
-fn no_such(id: TemplateId) -> Problem {
+pub(super) fn no_such(id: TemplateId) -> Problem {
     Problem::not_found(format!("there is no template {id} in this project"))
 }
 

@@ -9,6 +9,7 @@ mod aws_events;
 mod catalog;
 mod checkpoints;
 mod ci;
+mod ci_runs;
 mod comparison;
 mod corrections;
 mod doctor;
@@ -174,6 +175,12 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(ci::create, ci::list))
         .routes(routes!(ci::get, ci::change, ci::delete))
         .routes(routes!(ci::rotate))
+        .routes(routes!(ci_runs::trigger))
+        .routes(routes!(ci_runs::pin))
+        .routes(routes!(ci_runs::list))
+        .routes(routes!(ci_runs::get))
+        .routes(routes!(ci_runs::report))
+        .routes(routes!(ci_runs::accept))
         .routes(routes!(webhooks::bakeoff))
         .routes(routes!(webhooks::github))
         .routes(routes!(webhooks::gitlab))

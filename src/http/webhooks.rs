@@ -4,9 +4,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use bakeoff_domain::ci::{Event, Heard, Sender, Trigger, github, gitlab, template};
-use bakeoff_domain::ids::{ExperimentId, TemplateId};
-use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::ci::{Heard, Sender, github, gitlab, template};
+use bakeoff_domain::ids::TemplateId;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta};
@@ -15,18 +14,15 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::ci::field_error;
+use super::ci_runs::{Answer, Told, start, told};
 use super::extract::{Id, Raw, parse};
-use super::heavy::aside;
-use super::problem::{FieldError, Problem, Problems};
+use super::problem::{Problem, Problems};
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::app::App;
 use crate::auth::secrets::{ci_secret, mac};
 use crate::clock::real_now;
-use crate::intake;
-use crate::store::ci::{Delivery, Template};
-use crate::store::requests::Once;
-use crate::store::{StoreError, to_json};
+use crate::store::ci::Template;
+use crate::store::to_json;
 
 /// How old a signed delivery of GitLab's may be (Standard Webhooks).
 const SKEW_MAX: TimeDelta = TimeDelta::minutes(5);
@@ -80,22 +76,12 @@ fn is_signed(signature: &str, key: &[u8], body: &[u8]) -> bool {
 fn ignored(why: impl Into<String>) -> (StatusCode, Json<CiStarted>) {
     let answer = CiStarted {
         experiment_id: None,
+        run_id: None,
         duplicate: false,
         ignored: Some(why.into()),
     };
     (StatusCode::OK, Json(answer))
 }
-
-fn started(experiment_id: ExperimentId, duplicate: bool) -> (StatusCode, Json<CiStarted>) {
-    let answer = CiStarted {
-        experiment_id: Some(experiment_id),
-        duplicate,
-        ignored: None,
-    };
-    (StatusCode::ACCEPTED, Json(answer))
-}
-
-type Answer = Result<(StatusCode, Json<CiStarted>), Problem>;
 
 /// Start an experiment from CI
 ///
@@ -116,25 +102,8 @@ pub(super) async fn bakeoff(State(app): State<App>, headers: HeaderMap, Raw(body
         is_signed(signature, hex::encode(secret).as_bytes(), &body)
     })
     .await?;
-    let (told, mut errors) = parse::<CiTrigger>(body).await?;
-    if !(1..=255).contains(&told.delivery_id.len()) {
-        errors.push(FieldError {
-            pointer: "/delivery_id".to_owned(),
-            detail: "must have 1 to 255 characters".to_owned(),
-            fix: "use the CI run's own id".to_owned(),
-            rule: "delivery-id".to_owned(),
-        });
-    }
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
-    let heard = Delivered {
-        id: told.delivery_id.clone(),
-        sender: Sender::Bakeoff,
-        event: Event::Trigger,
-        trigger: told.into(),
-    };
-    start(&app, template, heard).await
+    let (trigger, errors) = parse::<CiTrigger>(body).await?;
+    start(&app, template, told(trigger, errors)?).await
 }
 
 /// Start an experiment from GitHub
@@ -268,14 +237,6 @@ fn is_standard(signatures: &str, key: &[u8], signed: &[u8]) -> bool {
     })
 }
 
-/// A delivery of a known sender that tells of a commit.
-struct Delivered {
-    id: String,
-    sender: Sender,
-    event: Event,
-    trigger: Trigger,
-}
-
 /// Starts what somebody else's webhook tells of, if it tells of a commit.
 async fn heard(
     app: &App,
@@ -295,82 +256,15 @@ async fn heard(
                     format!("this template needs ${{ci.{name}}}, which this event does not say");
                 return Ok(ignored(why));
             }
-            let delivered = Delivered {
+            let told = Told {
                 id,
                 sender,
                 event,
                 trigger,
             };
-            start(app, template, delivered).await
+            start(app, template, told).await
         }
     }
-}
-
-async fn start(app: &App, template: Template, delivered: Delivered) -> Answer {
-    let Delivered {
-        id,
-        sender,
-        event,
-        trigger,
-    } = delivered;
-    let delivery = Delivery {
-        template: template.id,
-        template_version: template.version,
-        id: &id,
-        sender,
-        event,
-        trigger: &trigger,
-    };
-    if let Some(experiment) = app.store.delivered(&delivery).await? {
-        return Ok(started(experiment, true));
-    }
-    let spec = spec(&template, &trigger)?;
-    let loaded = intake::load(app, template.project_id, spec).await?;
-    let prepared = aside(move || loaded.prepare()).await?;
-    let prepared = prepared
-        .map_err(|findings| Problem::invalid(findings.iter().map(FieldError::from).collect()))?;
-    let once = Once::Delivery(delivery);
-    match prepared.start(app, template.project_id, &once).await {
-        Ok(()) => Ok(started(prepared.id, false)),
-        Err(StoreError::Conflict { constraint }) if constraint.starts_with("ci_deliveries_") => {
-            let earlier = app.store.delivered(&delivery).await?;
-            let earlier = earlier.ok_or_else(|| Problem::unavailable("try again"))?;
-            Ok(started(earlier, true))
-        }
-        Err(StoreError::Missing {
-            table: "ci_templates",
-            ..
-        }) => Err(refused()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The experiment that a trigger starts: its commit is in what runs, or it is refused.
-fn spec(template: &Template, trigger: &Trigger) -> Result<ExperimentSpec, Problem> {
-    let written = to_json(&template.spec)?;
-    // One from before templates took anything in.
-    let flaws = template::flaws(&written);
-    let flaws = flaws.into_iter().map(|flaw| field_error(flaw, "template:"));
-    let mut errors: Vec<FieldError> = flaws.collect();
-    let filled = template::filled(&written, &template.settings, trigger);
-    let filled = filled.unwrap_or_else(|flaws| {
-        errors.extend(flaws.into_iter().map(|flaw| field_error(flaw, "")));
-        Value::Null
-    });
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
-    let mut spec: ExperimentSpec =
-        serde_json::from_value(filled).map_err(|error| Problem::malformed(error.to_string()))?;
-    let name = format!("{}@{}", spec.name, trigger.short_commit());
-    spec.name = name.chars().take(100).collect();
-    if let Some(workload) = &mut spec.workload {
-        workload.code_version.clone_from(&trigger.commit);
-    }
-    if let Some(branch) = &trigger.branch {
-        spec.notes.push(format!("started by CI from {branch}"));
-    }
-    Ok(spec)
 }
 
 #[cfg(test)]

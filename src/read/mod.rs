@@ -5,6 +5,7 @@ pub mod calibration;
 mod convergence;
 pub mod diagnosis;
 pub mod figures;
+pub mod gate;
 mod rows;
 
 pub use convergence::curves;

@@ -1,7 +1,9 @@
 //! CI templates with their versions, and the deliveries that started something from them.
 
+pub mod runs;
+
 use bakeoff_domain::ci::{Event, Sender, Trigger};
-use bakeoff_domain::ids::{ExperimentId, ProjectId, TemplateId};
+use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::ci::TemplateSettings;
 use chrono::{DateTime, Utc};
@@ -48,6 +50,16 @@ pub struct Delivery<'a> {
     pub sender: Sender,
     pub event: Event,
     pub trigger: &'a Trigger,
+    /// The run that it starts, if it is new.
+    pub run: CiRunId,
+}
+
+/// What a delivery has started before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivered {
+    pub experiment: ExperimentId,
+    /// None of a delivery from before there were runs.
+    pub run: Option<CiRunId>,
 }
 
 struct Row {
@@ -247,11 +259,11 @@ impl Store {
     pub async fn delivered(
         &self,
         delivery: &Delivery<'_>,
-    ) -> Result<Option<ExperimentId>, StoreError> {
-        let id = sqlx::query_scalar!(
-            r#"SELECT experiment_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
+    ) -> Result<Option<Delivered>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT experiment_id AS "experiment_id!", run_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
                UNION ALL
-               SELECT experiment_id FROM ci_deliveries
+               SELECT experiment_id, run_id FROM ci_deliveries
                WHERE template_id = $1 AND template_version = $3 AND commit_sha = $4 AND git_ref = $5
                  AND sender IN ('github', 'gitlab') AND $6 IN ('github', 'gitlab')
                LIMIT 1"#,
@@ -264,7 +276,10 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        Ok(id.flatten().map(ExperimentId))
+        Ok(row.map(|row| Delivered {
+            experiment: ExperimentId(row.experiment_id),
+            run: row.run_id.map(CiRunId),
+        }))
     }
 }
 
@@ -299,14 +314,16 @@ async fn insert_version(
 pub(in crate::store) async fn remember_delivery(
     tx: &mut PgConnection,
     delivery: &Delivery<'_>,
+    project: ProjectId,
     experiment: ExperimentId,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    runs::insert_run(tx, delivery, project, experiment, now).await?;
     let pull_request = delivery.trigger.pull_request;
     let written = sqlx::query!(
         r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at, template_version, sender, event,
-                                      commit_sha, git_ref, pull_request)
-           SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10
+                                      commit_sha, git_ref, pull_request, run_id)
+           SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11
            FROM ci_templates WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE"#,
         delivery.template.0,
         delivery.id,
@@ -318,6 +335,7 @@ pub(in crate::store) async fn remember_delivery(
         delivery.trigger.commit,
         git_ref(delivery.trigger),
         pull_request.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
+        delivery.run.0,
     )
     .execute(tx)
     .await?;

@@ -1,10 +1,11 @@
 //! Requests that must take effect once: the idempotency key or the delivery id is stored in the
 //! same transaction as its effect.
 
-use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::ids::{CiRunId, ProjectId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::store::ci::runs::begin_round;
 use crate::store::ci::{Delivery, remember_delivery};
 use crate::store::events;
 use crate::store::experiments::{self, NewExperiment};
@@ -30,6 +31,11 @@ pub enum Once<'a> {
         body: &'a serde_json::Value,
     },
     Delivery(Delivery<'a>),
+    /// A further round of a CI run.
+    Round {
+        run: CiRunId,
+        round: u32,
+    },
 }
 
 impl Store {
@@ -80,10 +86,13 @@ async fn remember(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     remember_key(tx, new.project_id, once).await?;
-    if let Once::Delivery(delivery) = once {
-        remember_delivery(tx, delivery, new.id, now).await?;
+    match once {
+        Once::Delivery(delivery) => {
+            remember_delivery(tx, delivery, new.project_id, new.id, now).await
+        }
+        Once::Round { run, round } => begin_round(tx, *run, *round, new.id).await,
+        Once::No | Once::Key { .. } => Ok(()),
     }
-    Ok(())
 }
 
 /// Stores the reply to a request with an idempotency key, in the transaction of its effect.

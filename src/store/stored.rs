@@ -5,6 +5,7 @@
 //! [`upgrade`](Document::upgrade) and a fixture in `tests/stored/`: rows are read as they were
 //! written, and never rewritten.
 
+use bakeoff_domain::ci::gate::{Judgement, Reading};
 use bakeoff_domain::diagnosis::Diagnosis;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::finding::Finding;
@@ -86,6 +87,11 @@ impl Document for TemplateSettings {
     /// Settings of templates came when documents had versions.
     const VERSION: u32 = 1;
 }
+impl Document for Judgement {
+    /// Gates came when documents had versions.
+    const VERSION: u32 = 1;
+}
+impl Document for Vec<Reading> {}
 impl Document for EndpointSpec {
     /// Endpoints came when documents had versions.
     const VERSION: u32 = 1;
@@ -262,6 +268,8 @@ mod tests {
         holds::<ModelPackageRequest>("model_package");
         holds::<PipelineSpec>("pipeline");
         holds::<TemplateSettings>("ci_settings");
+        holds::<Judgement>("judgement");
+        holds::<Vec<Reading>>("readings");
         holds::<EndpointSpec>("endpoint");
         holds::<ModelRequest>("served_model");
         holds::<TunedTrials>("tuned");

@@ -9,6 +9,7 @@ pub mod deployer;
 mod due;
 pub mod fence;
 pub mod finalizer;
+pub mod gate;
 pub mod ingester;
 mod listener;
 pub mod post_mortem;
@@ -65,6 +66,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("finalizer", TimeDelta::seconds(20), |app| {
         async move { finalizer::tick(&app).await }.boxed()
+    });
+    start("gate", TimeDelta::seconds(20), |app| {
+        async move { gate::tick(&app).await }.boxed()
     });
     start("racer", TimeDelta::minutes(1), |app| {
         async move { racer::tick(&app).await }.boxed()

@@ -16,7 +16,7 @@ use sqlx::PgPool;
 use crate::support::{TestApp, spec};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
-const REPOSITORY: &str = "111122223333.dkr.ecr.us-east-1.amazonaws.com/legal-lora";
+pub(crate) const REPOSITORY: &str = "111122223333.dkr.ecr.us-east-1.amazonaws.com/legal-lora";
 
 fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).unwrap();
@@ -38,7 +38,7 @@ fn template() -> Value {
     json!({"name": "nightly", "spec": spec, "settings": {"branches": ["main", "master", "release/*"], "pull_requests": true}})
 }
 
-async fn created(test: &TestApp, template: &Value) -> CiSecret {
+pub(crate) async fn created(test: &TestApp, template: &Value) -> CiSecret {
     let (status, made) = test.post("/v1/ci-templates", template).await;
     assert_eq!(status, StatusCode::CREATED, "{made:#}");
     serde_json::from_value(made).unwrap()
@@ -101,12 +101,12 @@ async fn deliver(
 }
 
 /// A trigger in our own form, signed.
-async fn trigger(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
+pub(crate) async fn trigger(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
     let body = body.to_string();
     deliver(test, &own.id.to_string(), &sign(&own.secret, &body), &body).await
 }
 
-async fn from_github(
+pub(crate) async fn from_github(
     test: &TestApp,
     own: &CiSecret,
     event: &str,

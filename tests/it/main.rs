@@ -31,6 +31,7 @@ mod fleet_events;
 mod forms;
 mod full_run;
 mod fuzz;
+mod gate;
 mod holds;
 mod holds_account;
 mod holds_fleet;

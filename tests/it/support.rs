@@ -344,6 +344,11 @@ impl TestApp {
             .await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let request = self.request(Method::PUT, path, &self.admin).json(body);
+        self.send(request).await
+    }
+
     pub(crate) async fn patch(&self, path: &str, body: &Value) -> (StatusCode, Value) {
         let request = self.request(Method::PATCH, path, &self.admin).json(body);
         self.send(request).await
@@ -421,6 +426,7 @@ impl TestApp {
         while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
         tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::finalizer::tick(&self.app).await.expect("finalizer");
+        tasks::gate::tick(&self.app).await.expect("gate");
     }
 
     /// Another replica of the service, on the same database and region.

@@ -17,19 +17,25 @@ pub(crate) fn run() -> Result<(), String> {
     )?;
     println!("docker/Dockerfile: hadolint finds nothing");
     let schemas = python::packages(&["check-jsonschema==0.39.0"], "check-jsonschema")?;
-    run_program(
-        Command::new("python3")
-            .args([
-                "-m",
-                "check_jsonschema",
-                "--builtin-schema",
-                "vendor.compose-spec",
-                "docker/compose.yaml",
-            ])
-            .env("PYTHONPATH", &schemas)
-            .current_dir(root()),
-    )?;
-    println!("docker/compose.yaml: valid");
+    for (schema, file) in [
+        ("vendor.compose-spec", "docker/compose.yaml"),
+        ("vendor.github-actions", "deploy/ci/action.yml"),
+        ("vendor.gitlab-ci", "deploy/ci/gitlab.yml"),
+    ] {
+        run_program(
+            Command::new("python3")
+                .args(["-m", "check_jsonschema", "--builtin-schema", schema, file])
+                // GitLab's own tags.
+                .args(
+                    ["--data-transform", "gitlab-ci"]
+                        .iter()
+                        .filter(|_| schema == "vendor.gitlab-ci"),
+                )
+                .env("PYTHONPATH", &schemas)
+                .current_dir(root()),
+        )?;
+        println!("{file}: valid");
+    }
     // The linter imports pkg_resources, which setuptools dropped in version 81.
     let parliament = python::packages(&["parliament==1.6.4", "setuptools==80.9.0"], "parliament")?;
     for policy in [

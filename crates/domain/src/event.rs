@@ -9,6 +9,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 pub use self::charge::{AttemptBill, Charge, Ended, OverReservation};
+use crate::ci::gate::Verdict;
+use crate::ci::wording::CiNews;
 use crate::ids::PriceId;
 use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
@@ -192,6 +194,9 @@ pub enum Event {
     ExperimentChanged(Change),
     #[serde(rename = "experiment.repriced")]
     ExperimentRepriced(Repriced),
+    /// A gate has judged the commit that it measures.
+    #[serde(rename = "ci.decided")]
+    CiDecided(CiNews),
     #[serde(rename = "experiment.concluded")]
     ExperimentConcluded(Conclusion),
     #[serde(rename = "trial.planned")]
@@ -309,6 +314,7 @@ impl Event {
             Self::ExperimentResumed { .. } => "experiment.resumed",
             Self::ExperimentChanged(_) => "experiment.changed",
             Self::ExperimentRepriced(_) => "experiment.repriced",
+            Self::CiDecided(_) => "ci.decided",
             Self::ExperimentConcluded(_) => "experiment.concluded",
             Self::TrialPlanned(_) => "trial.planned",
             Self::TrialSubmitted { .. } => "trial.submitted",
@@ -358,6 +364,7 @@ impl Event {
                 ..
             })
             | Self::TrialBillingCorrected(_) => EventSeverity::Warning,
+            Self::CiDecided(news) if news.verdict != Verdict::Passed => EventSeverity::Warning,
             Self::TrialStatus(StatusNews {
                 secondary_status, ..
             }) if JobPhase::of(secondary_status) == JobPhase::Interrupted => EventSeverity::Warning,
@@ -365,6 +372,7 @@ impl Event {
                 EventSeverity::Warning
             }
             Self::ExperimentRepriced(_)
+            | Self::CiDecided(_)
             | Self::ExperimentCreated(_)
             | Self::ExperimentCancelling
             | Self::ExperimentPaused
@@ -483,6 +491,7 @@ impl fmt::Display for Event {
             }
             Self::ExperimentChanged(change) => change.fmt(f),
             Self::ExperimentConcluded(conclusion) => f.write_str(&conclusion.headline),
+            Self::CiDecided(news) => news.fmt(f),
             Self::TrialPlanned(PlannedAttempt {
                 attempt,
                 job_name,

@@ -94,6 +94,8 @@ typed_id!(/// An API key (not its secret).
     ApiKeyId, "key");
 typed_id!(/// A stored experiment template that CI may start.
     TemplateId, "tpl");
+typed_id!(/// What CI has started for a commit.
+    CiRunId, "cir");
 
 #[cfg(test)]
 mod tests {

@@ -257,7 +257,7 @@ fn mean(range: Range<f64>) -> f64 {
 }
 
 /// A draw of the standard normal distribution (Box and Muller).
-fn normal(mut dice: StdRng) -> f64 {
+pub(crate) fn normal(mut dice: StdRng) -> f64 {
     let (a, b): (f64, f64) = (
         dice.random_range(f64::EPSILON..1.0),
         dice.random_range(0.0..std::f64::consts::TAU),

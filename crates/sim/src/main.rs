@@ -38,6 +38,7 @@ mod request;
 mod rules;
 mod setup;
 mod sns;
+mod speeds;
 mod timeline;
 mod transform;
 mod truth;
@@ -59,6 +60,7 @@ use crate::faults::Faults;
 use crate::quotas::InstanceQuotas;
 use crate::region::Region;
 use crate::setup::Setup;
+use crate::speeds::Speeds;
 use crate::world::World;
 
 /// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
@@ -93,6 +95,8 @@ struct Options {
     faults: Faults,
     #[command(flatten)]
     setup: Setup,
+    #[command(flatten)]
+    speeds: Speeds,
     /// Training instances of one type that the account may use at once.
     #[arg(long, default_value_t = 20)]
     quota: u32,
@@ -202,6 +206,7 @@ fn region(options: &Options) -> Region {
         options.create_per_second,
     );
     world.setup = options.setup.clone();
+    world.speeds = options.speeds.clone();
     world.resumes = options.resumes;
     Region::new(
         world

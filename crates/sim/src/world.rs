@@ -25,6 +25,7 @@ use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::registry::Registry;
 use crate::request::{self, strings, tags};
 use crate::setup::Setup;
+use crate::speeds::Speeds;
 use crate::timeline::{self, Failure, Life, Spot};
 use crate::transform::TransformJob;
 use crate::tuning::TuningJob;
@@ -53,6 +54,7 @@ pub(crate) struct World {
     seed: u64,
     pub(crate) faults: Faults,
     pub(crate) setup: Setup,
+    pub(crate) speeds: Speeds,
     /// Whether scripts go on from the newest checkpoint in their folder, and name theirs by their steps.
     pub(crate) resumes: bool,
     /// The step that the next job goes on from.
@@ -99,6 +101,7 @@ impl World {
             seed,
             faults,
             setup: Setup::default(),
+            speeds: Speeds::default(),
             resumes: false,
             resumed_from: 0.0,
             quotas,
@@ -386,7 +389,12 @@ impl World {
         seed: u64,
     ) -> Script {
         let first_step = self.resumed_from;
-        let law = law.map(|law| Training { first_step, ..law });
+        let image = request["AlgorithmSpecification"]["TrainingImage"].as_str();
+        let image = image.unwrap_or_default();
+        let law = law.map(|law| Training {
+            first_step,
+            ..self.speeds.of(image, law, seed)
+        });
         let Some((lively, law)) = self.lively.zip(law) else {
             return Script::plain(law);
         };
@@ -394,8 +402,7 @@ impl World {
             seed,
             horizon: real(request::max_runtime(request)),
         };
-        let image = request["AlgorithmSpecification"]["TrainingImage"].as_str();
-        lively.script(image.unwrap_or_default(), hyper, instance, law, allocation)
+        lively.script(image, hyper, instance, law, allocation)
     }
 
     fn spot(&mut self, request: &Value, mean_hours_between_interruptions: f64) -> Spot {

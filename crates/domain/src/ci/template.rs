@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::{Event, Trigger};
 use crate::pipeline::Flaw;
 use crate::pipeline::reference::{self, Reference};
-use crate::spec::ci::TemplateSettings;
+use crate::spec::ci::{GateSettings, TemplateSettings};
 
 /// How a template calls a trigger.
 const CI: &str = "ci";
@@ -59,6 +60,11 @@ impl TemplateSettings {
                 "name prefixes: release/*",
             ));
         }
+        let gate = self.gate.iter().flat_map(GateSettings::flaws);
+        flaws.extend(gate.map(|flaw| Flaw {
+            pointer: format!("/settings{}", flaw.pointer),
+            ..flaw
+        }));
         let (found, _) = reference::find(experiment);
         let takes = |name: &str| {
             found
@@ -141,6 +147,15 @@ pub fn flaws(experiment: &Value) -> Vec<Flaw> {
         ));
     }
     flaws
+}
+
+/// A hash of what is the same for every commit of a template, of one candidate: the workload and the candidate with
+/// their references as they are written. Figures compare only if it is equal.
+pub fn comparable(experiment: &Value, candidate: &str) -> String {
+    let candidates = experiment["candidates"].as_array();
+    let own = candidates.and_then(|all| all.iter().find(|one| one["name"] == candidate));
+    let written = json!([experiment["region"], experiment["workload"], own]);
+    hex::encode(Sha256::digest(written.to_string()))
 }
 
 /// Where what runs depends on the commit.

@@ -1,4 +1,5 @@
-//! What starts a CI template, and with what: user input. What it means is in [`crate::ci::template`].
+//! What starts a CI template, with what, and what its runs are held to: user input. What it means is in
+//! [`crate::ci::template`] and [`crate::ci::gate`].
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Which deliveries start a template, and with what.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateSettings {
     /// Branches whose pushes start it, each a name or a prefix with a `*` at its end; all when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -17,4 +18,80 @@ pub struct TemplateSettings {
     /// Hyperparameters of a trigger that names none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hyperparameters: BTreeMap<String, String>,
+    /// What its runs are held to. Without it, a run passes once all its trials have completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateSettings>,
+}
+
+named! {
+    /// A figure that a gate compares. Dollars are compared at one price, that of the newest run: a change of price is
+    /// no change of code.
+    Measure {
+        /// Dollars for a million trained tokens, from the steady speed and the billed share of the time.
+        UsdPerMillionTokens = "usd_per_million_tokens",
+        /// The steady speed; less is worse.
+        TokensPerSecond = "tokens_per_second",
+        /// The most that was seen of one GPU's memory, percent.
+        PeakGpuMemoryPercent = "peak_gpu_memory_percent",
+        /// The last validation loss, or the last training loss without one, of trials that have trained all their
+        /// tokens.
+        Loss = "loss",
+        /// What all billed time of a trial costs, its set-up included.
+        TotalUsd = "total_usd",
+    }
+}
+
+named! {
+    /// What a run that is neither passed nor regressed means for CI.
+    Inconclusive {
+        Success = "success",
+        Failure = "failure",
+    }
+}
+
+/// What a template's runs are held to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GateSettings {
+    /// At least one, each measure once.
+    pub limits: Vec<GateLimit>,
+    /// Only runs of this branch become the baseline; pushes of every branch when absent. Pull requests never do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline_branch: Option<String>,
+    /// Trials that the baseline consists of, the newest ones: 5 to 50.
+    #[serde(default = "baseline_trials")]
+    pub baseline_trials: u32,
+    /// How often an inconclusive commit is measured at most, 1 to 3. Each time costs as much as the first.
+    #[serde(default = "rounds")]
+    pub rounds: u32,
+    /// How CI takes an inconclusive run.
+    #[serde(default = "inconclusive")]
+    pub inconclusive: Inconclusive,
+}
+
+/// How much worse a figure may be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GateLimit {
+    pub measure: Measure,
+    /// Percent of the baseline, 0 to 100: what is less is not worth an alarm.
+    #[serde(default = "worse_by_percent")]
+    pub worse_by_percent: f64,
+    /// A number to compare with, in place of earlier runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<f64>,
+}
+
+fn baseline_trials() -> u32 {
+    10
+}
+
+fn rounds() -> u32 {
+    3
+}
+
+fn inconclusive() -> Inconclusive {
+    Inconclusive::Success
+}
+
+fn worse_by_percent() -> f64 {
+    3.0
 }

@@ -1,0 +1,489 @@
+//! The gate: whether a commit is worse than those before it, by a two-sample comparison of trials with a margin.
+//! Trials of different commits run on different hosts, so that the spread between trials counts, and not the interval
+//! within one: intervals within trials that do not overlap call 29 to 46 % of equal commits worse.
+//!
+//! It starts nothing and reads nothing: the service loads readings and carries the verdict on.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+use crate::money::Usd;
+use crate::number::of_items;
+use crate::pipeline::Flaw;
+use crate::spec::ci::{GateLimit, GateSettings, Measure};
+
+/// Share of equal commits that may be called worse, over all figures, candidates and rounds of a commit. With a
+/// baseline that moves on passed and inconclusive runs, 4 % keeps the observed share below 5 %.
+const ALPHA: f64 = 0.04;
+/// Degrees of freedom from which on a spread is known well enough to be used.
+const FREEDOM_MIN: usize = 4;
+/// The spread while it is not known: short jobs differ by 2 to 3 % between hosts.
+const SPREAD_ASSUMED: f64 = 0.03;
+/// Less is luck: repeats on one machine differ by 0.1 %.
+const SPREAD_MIN: f64 = 0.002;
+const TRIALS: std::ops::RangeInclusive<u32> = 5..=50;
+const ROUNDS: std::ops::RangeInclusive<u32> = 1..=3;
+
+named! {
+    /// What a gate says of a commit.
+    Verdict {
+        /// No figure is worse by its margin.
+        Passed = "passed",
+        /// A figure is worse by more than its margin, and by more than trials differ.
+        Regressed = "regressed",
+        /// Trials differ too much, or there is too little to compare with.
+        Inconclusive = "inconclusive",
+        /// Nothing was measured.
+        Error = "error",
+    }
+}
+
+/// The figures of one trial that has completed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    pub candidate: String,
+    /// Hash of all that was the same for every commit: readings with another one say nothing about each other.
+    pub comparable: String,
+    /// Billed instance-hours for a million tokens.
+    pub hours_per_million_tokens: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+    pub peak_gpu_memory_percent: Option<f64>,
+    pub loss: Option<f64>,
+    /// Billed instance-hours.
+    pub billed_hours: Option<f64>,
+    /// Price of an instance-hour.
+    pub usd_per_hour: Option<Usd>,
+}
+
+impl Reading {
+    /// A figure without a price.
+    fn unpriced(&self, measure: Measure) -> Option<f64> {
+        let figure = match measure {
+            Measure::UsdPerMillionTokens => self.hours_per_million_tokens,
+            Measure::TokensPerSecond => self.tokens_per_second,
+            Measure::PeakGpuMemoryPercent => self.peak_gpu_memory_percent,
+            Measure::Loss => self.loss,
+            Measure::TotalUsd => self.billed_hours,
+        };
+        figure.filter(|figure| figure.is_finite() && *figure > 0.0)
+    }
+}
+
+/// Readings of the commits before.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Baseline {
+    /// Those to compare with, newest first.
+    pub level: Vec<Reading>,
+    /// Others before them, at another level that somebody has accepted a change from: they tell of the spread alone.
+    pub before: Vec<Vec<Reading>>,
+    /// Of the pinned release.
+    pub release: Vec<Reading>,
+}
+
+/// A run that was accepted as a baseline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accepted {
+    pub readings: Vec<Reading>,
+    /// Somebody has accepted it although it was worse: those before it are at another level.
+    pub begins_level: bool,
+}
+
+impl Baseline {
+    /// From accepted runs, newest first: of each candidate, so many trials of the newest level.
+    pub fn of(accepted: Vec<Accepted>, trials: u32, release: Vec<Reading>) -> Self {
+        let mut groups: Vec<Vec<Reading>> = vec![Vec::new()];
+        for run in accepted {
+            if let Some(group) = groups.last_mut() {
+                group.extend(run.readings);
+            }
+            if run.begins_level {
+                groups.push(Vec::new());
+            }
+        }
+        let mut groups = groups.into_iter();
+        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        let mut level = groups.next().unwrap_or_default();
+        level.retain(|one| {
+            let count = counts
+                .entry((one.candidate.clone(), one.comparable.clone()))
+                .or_default();
+            *count += 1;
+            *count <= trials
+        });
+        Self {
+            level,
+            before: groups.collect(),
+            release,
+        }
+    }
+}
+
+/// How one figure of one candidate compares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    pub candidate: String,
+    pub measure: Measure,
+    pub verdict: Verdict,
+    /// Geometric means; dollars at the newest price.
+    pub measured: Option<f64>,
+    pub baseline: Option<f64>,
+    pub change: Option<Change>,
+    pub worse_by_percent: f64,
+    pub trials: usize,
+    /// None for a number.
+    pub baseline_trials: Option<usize>,
+    /// Standard deviation between trials, percent.
+    pub spread_percent: Option<f64>,
+    /// There are too few trials to know it.
+    pub is_spread_assumed: bool,
+    /// Against the pinned release, beside the verdict: many small steps add up.
+    pub release: Option<Change>,
+}
+
+/// By how much a figure is worse, percent; negative if it is better.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    pub percent: f64,
+    /// The bounds that the verdict rests on, each one-sided.
+    pub low_percent: f64,
+    pub high_percent: f64,
+}
+
+/// What the gate says, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judgement {
+    pub verdict: Verdict,
+    pub limits: Vec<Judged>,
+    /// Candidates without a reading, and why.
+    pub unmeasured: Vec<Unmeasured>,
+    /// Another round could tell more.
+    pub is_worth_another: bool,
+}
+
+/// A candidate of which no trial has completed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmeasured {
+    pub candidate: String,
+    pub why: String,
+    /// All its trials have failed. What was stopped, because others were better, is no fault of the commit's.
+    pub has_failed: bool,
+}
+
+/// Judges the trials of a commit, of all rounds so far.
+pub fn judge(
+    settings: Option<&GateSettings>,
+    readings: &[Reading],
+    unmeasured: Vec<Unmeasured>,
+    baseline: &Baseline,
+) -> Judgement {
+    let limits = settings.map_or(&[][..], |settings| &settings.limits);
+    let rounds = settings.map_or(1, |settings| settings.rounds);
+    let mut candidates: Vec<&str> = readings.iter().map(|one| one.candidate.as_str()).collect();
+    candidates.sort_unstable();
+    candidates.dedup();
+    let comparisons = candidates.len() * limits.len();
+    let alpha = ALPHA / of_items(comparisons.max(1)) / f64::from(rounds.max(1));
+    let judged: Vec<Judged> = candidates
+        .iter()
+        .flat_map(|candidate| limits.iter().map(move |limit| (*candidate, limit)))
+        .map(|(candidate, limit)| figure(candidate, limit, readings, baseline, alpha))
+        .collect();
+    let verdict = overall(&judged, readings.is_empty(), &unmeasured);
+    let mut open = judged
+        .iter()
+        .filter(|one| one.verdict == Verdict::Inconclusive);
+    Judgement {
+        verdict,
+        is_worth_another: verdict == Verdict::Inconclusive && open.all(|one| one.change.is_some()),
+        limits: judged,
+        unmeasured,
+    }
+}
+
+/// The verdict of all figures together.
+fn overall(judged: &[Judged], is_empty: bool, unmeasured: &[Unmeasured]) -> Verdict {
+    let has = |verdict| judged.iter().any(|one| one.verdict == verdict);
+    if has(Verdict::Regressed) {
+        Verdict::Regressed
+    } else if is_empty || unmeasured.iter().any(|one| one.has_failed) {
+        Verdict::Error
+    } else if has(Verdict::Inconclusive) {
+        Verdict::Inconclusive
+    } else {
+        Verdict::Passed
+    }
+}
+
+/// Logarithms of a figure of a candidate that compare with each other.
+fn logs(readings: &[Reading], like: &Reading, measure: Measure) -> Vec<f64> {
+    let is_like =
+        |one: &&Reading| one.candidate == like.candidate && one.comparable == like.comparable;
+    let figures = readings.iter().filter(is_like);
+    figures
+        .filter_map(|one| one.unpriced(measure))
+        .map(f64::ln)
+        .collect()
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / of_items(values.len()))
+}
+
+/// Sum of squares about the mean, and its degrees of freedom.
+fn squares(values: &[f64]) -> (f64, usize) {
+    let Some(mean) = mean(values) else {
+        return (0.0, 0);
+    };
+    let sum = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (sum, values.len() - 1)
+}
+
+/// The spread between trials, and how well it is known.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    sd: f64,
+    freedom: usize,
+}
+
+impl Spread {
+    /// Pooled over groups with means of their own.
+    fn of(groups: &[Vec<f64>]) -> Self {
+        let all = groups.iter().map(|group| squares(group));
+        let (sum, freedom) = all.fold((0.0, 0), |(a, b), (sum, freedom)| (a + sum, b + freedom));
+        let sd = if freedom == 0 {
+            0.0
+        } else {
+            (sum / of_items(freedom)).sqrt()
+        };
+        Self { sd, freedom }
+    }
+
+    fn is_assumed(self) -> bool {
+        self.freedom < FREEDOM_MIN
+    }
+
+    fn sd(self) -> f64 {
+        if self.is_assumed() {
+            self.sd.max(SPREAD_ASSUMED)
+        } else {
+            self.sd.max(SPREAD_MIN)
+        }
+    }
+
+    /// How many standard errors a bound of that one-sided level is away.
+    fn quantile(self, alpha: f64) -> f64 {
+        if self.is_assumed() {
+            return Normal::standard().inverse_cdf(1.0 - alpha);
+        }
+        let student = StudentsT::new(0.0, 1.0, of_items(self.freedom));
+        student.map_or(f64::INFINITY, |student| student.inverse_cdf(1.0 - alpha))
+    }
+}
+
+/// A difference of logarithms with its bounds.
+#[derive(Debug, Clone, Copy)]
+struct Difference {
+    by: f64,
+    half_width: f64,
+}
+
+impl Difference {
+    fn change(self) -> Change {
+        let percent = |by: f64| by.exp_m1() * 100.0;
+        Change {
+            percent: percent(self.by),
+            low_percent: percent(self.by - self.half_width),
+            high_percent: percent(self.by + self.half_width),
+        }
+    }
+
+    fn verdict(self, margin: f64) -> Verdict {
+        if self.by > margin && self.by > self.half_width {
+            Verdict::Regressed
+        } else if self.by + self.half_width < margin {
+            Verdict::Passed
+        } else {
+            Verdict::Inconclusive
+        }
+    }
+}
+
+fn figure(
+    candidate: &str,
+    limit: &GateLimit,
+    readings: &[Reading],
+    baseline: &Baseline,
+    alpha: f64,
+) -> Judged {
+    let measure = limit.measure;
+    let mut judged = Judged {
+        candidate: candidate.to_owned(),
+        measure,
+        verdict: Verdict::Inconclusive,
+        measured: None,
+        baseline: limit.baseline,
+        change: None,
+        worse_by_percent: limit.worse_by_percent,
+        trials: 0,
+        baseline_trials: limit.baseline.is_none().then_some(0),
+        spread_percent: None,
+        is_spread_assumed: true,
+        release: None,
+    };
+    let newest = readings.iter().rfind(|one| one.candidate == candidate);
+    let Some((newest, new)) = newest.map(|newest| (newest, logs(readings, newest, measure))) else {
+        return judged;
+    };
+    let Some(own) = mean(&new) else {
+        return judged;
+    };
+    let of = |group: &[Reading]| logs(group, newest, measure);
+    let level = of(&baseline.level);
+    let mut groups: Vec<Vec<f64>> = baseline.before.iter().map(|one| of(one)).collect();
+    groups.extend([level.clone(), new.clone()]);
+    let trial = Trials {
+        is_more_worse: measure != Measure::TokensPerSecond,
+        mean: own,
+        count: new.len(),
+        spread: Spread::of(&groups),
+        alpha,
+    };
+    let rate = rate(newest, measure);
+    judged.trials = trial.count;
+    judged.measured = rate.map(|rate| own.exp() * rate);
+    judged.spread_percent = Some(trial.spread.sd() * 100.0);
+    judged.is_spread_assumed = trial.spread.is_assumed();
+    let difference = if let Some(number) = limit.baseline {
+        rate.map(|rate| trial.against_number((number / rate).ln()))
+    } else {
+        judged.baseline_trials = Some(level.len());
+        judged.baseline = mean(&level)
+            .zip(rate)
+            .map(|(other, rate)| other.exp() * rate);
+        trial.against(&level)
+    };
+    if let Some(difference) = difference {
+        judged.change = Some(difference.change());
+        judged.verdict = difference.verdict((limit.worse_by_percent / 100.0).ln_1p());
+    }
+    judged.release = trial
+        .against(&of(&baseline.release))
+        .map(Difference::change);
+    judged
+}
+
+/// The trials of a commit, for one figure.
+struct Trials {
+    is_more_worse: bool,
+    mean: f64,
+    count: usize,
+    spread: Spread,
+    alpha: f64,
+}
+
+impl Trials {
+    /// Against the mean of others; `None` of none.
+    fn against(&self, others: &[f64]) -> Option<Difference> {
+        let other = mean(others)?;
+        Some(self.difference(other, 1.0 / of_items(others.len())))
+    }
+
+    fn against_number(&self, number: f64) -> Difference {
+        self.difference(number, 0.0)
+    }
+
+    /// `inverse`: one divided by the number of the others' trials.
+    fn difference(&self, other: f64, inverse: f64) -> Difference {
+        let more = self.mean - other;
+        let error = self.spread.sd() * (1.0 / of_items(self.count) + inverse).sqrt();
+        Difference {
+            by: if self.is_more_worse { more } else { -more },
+            half_width: self.spread.quantile(self.alpha) * error,
+        }
+    }
+}
+
+/// What a figure is multiplied by to be shown: dollars at one price for all.
+fn rate(reading: &Reading, measure: Measure) -> Option<f64> {
+    match measure {
+        Measure::UsdPerMillionTokens | Measure::TotalUsd => reading
+            .usd_per_hour
+            .map(Usd::as_f64)
+            .filter(|rate| *rate > 0.0),
+        Measure::TokensPerSecond | Measure::PeakGpuMemoryPercent | Measure::Loss => Some(1.0),
+    }
+}
+
+impl GateSettings {
+    /// What is wrong with them; pointers are into the settings.
+    pub fn flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        if self.limits.is_empty() {
+            flaws.push(Flaw::new(
+                "/gate/limits",
+                "is empty: every run would pass",
+                "name a measure, for example {\"measure\": \"usd_per_million_tokens\"}",
+            ));
+        }
+        flaws.extend(self.wrong_limits());
+        for (name, value, range) in [
+            ("baseline_trials", self.baseline_trials, TRIALS),
+            ("rounds", self.rounds, ROUNDS),
+        ] {
+            if !range.contains(&value) {
+                flaws.push(Flaw::new(
+                    format!("/gate/{name}"),
+                    format!("is not within {} to {}", range.start(), range.end()),
+                    "leave it out for the usual number",
+                ));
+            }
+        }
+        if self
+            .baseline_branch
+            .as_ref()
+            .is_some_and(|name| name.is_empty() || name.len() > 250)
+        {
+            flaws.push(Flaw::new(
+                "/gate/baseline_branch",
+                "does not have 1 to 250 characters",
+                "name the branch: main",
+            ));
+        }
+        flaws
+    }
+
+    fn wrong_limits(&self) -> Vec<Flaw> {
+        let (mut flaws, mut seen) = (Vec::new(), Vec::new());
+        for (index, limit) in self.limits.iter().enumerate() {
+            if seen.contains(&limit.measure) {
+                flaws.push(Flaw::new(
+                    format!("/gate/limits/{index}/measure"),
+                    format!("{} is there twice", limit.measure.as_str()),
+                    "keep one of the two",
+                ));
+            }
+            seen.push(limit.measure);
+            if !(0.0..=100.0).contains(&limit.worse_by_percent) {
+                flaws.push(Flaw::new(
+                    format!("/gate/limits/{index}/worse_by_percent"),
+                    "is not within 0 to 100",
+                    "3 is what can be told apart with ten trials that differ by 2 %",
+                ));
+            }
+            let is_number = |number: f64| number.is_finite() && number > 0.0;
+            if limit.baseline.is_some_and(|number| !is_number(number)) {
+                flaws.push(Flaw::new(
+                    format!("/gate/limits/{index}/baseline"),
+                    "is not above 0",
+                    "write the figure to compare with, or leave it out to compare with earlier runs",
+                ));
+            }
+        }
+        flaws
+    }
+}
+
+#[cfg(test)]
+mod tests;

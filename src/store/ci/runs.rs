@@ -1,0 +1,430 @@
+//! What CI has started for a commit: its experiments, one for each round, its verdict, and the runs that later ones
+//! are compared with.
+
+use bakeoff_domain::ci::gate::{Accepted, Judgement, Reading, Verdict};
+use bakeoff_domain::ci::wording::CiNews;
+use bakeoff_domain::ci::{Event, Sender};
+use bakeoff_domain::event;
+use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId, TemplateId};
+use bakeoff_domain::spec::ExperimentSpec;
+use bakeoff_domain::spec::ci::TemplateSettings;
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Delivery, git_ref};
+use crate::store::events::{self, EventSubject};
+use crate::store::{Store, StoreError, error, stored};
+
+const TABLE: &str = "ci_runs";
+/// Accepted runs that a baseline is made of, at most.
+const ACCEPTED_MAX: i64 = 50;
+/// Who accepts what passes, or stays open, on the baseline's branch.
+const RULE: &str = "rule";
+
+/// What CI has started for a commit.
+#[derive(Debug, Clone)]
+pub struct CiRun {
+    pub id: CiRunId,
+    pub project_id: ProjectId,
+    pub template_id: TemplateId,
+    pub template_name: String,
+    pub template_version: u32,
+    pub settings: TemplateSettings,
+    pub sender: Sender,
+    pub event: Event,
+    pub commit: String,
+    pub reference: Option<String>,
+    pub branch: Option<String>,
+    pub pull_request: Option<u64>,
+    /// Of each round.
+    pub experiments: Vec<ExperimentId>,
+    pub verdict: Option<Verdict>,
+    pub judgement: Option<Judgement>,
+    pub created_at: DateTime<Utc>,
+    pub decided_at: Option<DateTime<Utc>>,
+    pub acceptance: Option<Acceptance>,
+    pub is_release: bool,
+}
+
+/// Why a run is a baseline of later ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acceptance {
+    pub at: DateTime<Utc>,
+    /// `rule`, or the API key that it was asked with.
+    pub by: String,
+    pub begins_level: bool,
+}
+
+/// Runs to list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WhichRuns<'a> {
+    pub template: Option<TemplateId>,
+    pub commit: Option<&'a str>,
+    pub verdict: Option<Verdict>,
+}
+
+/// A verdict to write.
+#[derive(Debug, Clone, Copy)]
+pub struct NewVerdict<'a> {
+    pub readings: &'a Vec<Reading>,
+    pub judgement: &'a Judgement,
+    /// By the rule: it is on the baseline's branch, and has not regressed.
+    pub is_accepted: bool,
+}
+
+struct Row {
+    id: Uuid,
+    project_id: Uuid,
+    template_id: Uuid,
+    template_name: String,
+    template_version: i32,
+    settings: serde_json::Value,
+    sender: String,
+    event: String,
+    commit_sha: String,
+    git_ref: Option<String>,
+    branch: Option<String>,
+    pull_request: Option<i64>,
+    experiments: Vec<Uuid>,
+    verdict: Option<String>,
+    judgement: Option<serde_json::Value>,
+    created_at: DateTime<Utc>,
+    decided_at: Option<DateTime<Utc>>,
+    accepted_at: Option<DateTime<Utc>>,
+    accepted_by: Option<String>,
+    begins_level: bool,
+    is_release: bool,
+}
+
+impl TryFrom<Row> for CiRun {
+    type Error = StoreError;
+
+    fn try_from(row: Row) -> Result<Self, StoreError> {
+        let corrupt = |column| StoreError::corrupt(TABLE, row.id, column);
+        let id = CiRunId(row.id);
+        let verdict = row
+            .verdict
+            .as_deref()
+            .map(|text| Verdict::parse(text).ok_or_else(|| corrupt("verdict")));
+        let acceptance = row.accepted_at.zip(row.accepted_by);
+        let judgement = row
+            .judgement
+            .map(|judgement| stored::read(judgement, TABLE, id, "judgement"));
+        Ok(Self {
+            id,
+            project_id: ProjectId(row.project_id),
+            template_id: TemplateId(row.template_id),
+            template_name: row.template_name,
+            template_version: error::count(
+                row.template_version,
+                TABLE,
+                row.id,
+                "template_version",
+            )?,
+            settings: stored::read(row.settings, "ci_template_versions", id, "settings")?,
+            sender: Sender::parse(&row.sender).ok_or_else(|| corrupt("sender"))?,
+            event: Event::parse(&row.event).ok_or_else(|| corrupt("event"))?,
+            commit: row.commit_sha,
+            reference: row.git_ref,
+            branch: row.branch,
+            pull_request: row
+                .pull_request
+                .and_then(|number| u64::try_from(number).ok()),
+            experiments: row.experiments.into_iter().map(ExperimentId).collect(),
+            verdict: verdict.transpose()?,
+            judgement: judgement.transpose()?,
+            created_at: row.created_at,
+            decided_at: row.decided_at,
+            acceptance: acceptance.map(|(at, by)| Acceptance {
+                at,
+                by,
+                begins_level: row.begins_level,
+            }),
+            is_release: row.is_release,
+        })
+    }
+}
+
+impl Store {
+    /// A page of a project's runs, newest first; with an id, that one alone.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn ci_runs(
+        &self,
+        project: ProjectId,
+        which: WhichRuns<'_>,
+        before: Option<Uuid>,
+        limit: i64,
+    ) -> Result<Vec<CiRun>, StoreError> {
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT r.id, r.project_id, r.template_id, t.name AS template_name, r.template_version, v.settings, r.sender, r.event,
+                      r.commit_sha, r.git_ref, r.branch, r.pull_request,
+                      ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
+                      r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!"
+               FROM ci_runs r
+               JOIN ci_templates t ON t.id = r.template_id
+               JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
+               WHERE r.project_id = $1 AND ($2::uuid IS NULL OR r.template_id = $2)
+                 AND ($3::text IS NULL OR r.commit_sha = $3) AND ($4::text IS NULL OR r.verdict = $4)
+                 AND ($5::uuid IS NULL OR r.id < $5)
+               ORDER BY r.id DESC LIMIT $6"#,
+            project.0,
+            which.template.map(|template| template.0),
+            which.commit,
+            which.verdict.map(Verdict::as_str),
+            before,
+            limit,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        rows.map(CiRun::try_from).collect()
+    }
+
+    /// A run of a project.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn ci_run(
+        &self,
+        project: ProjectId,
+        id: CiRunId,
+    ) -> Result<Option<CiRun>, StoreError> {
+        let row = sqlx::query_as!(
+            Row,
+            r#"SELECT r.id, r.project_id, r.template_id, t.name AS template_name, r.template_version, v.settings, r.sender, r.event,
+                      r.commit_sha, r.git_ref, r.branch, r.pull_request,
+                      ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
+                      r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!"
+               FROM ci_runs r
+               JOIN ci_templates t ON t.id = r.template_id
+               JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
+               WHERE r.id = $1 AND r.project_id = $2"#,
+            id.0,
+            project.0,
+        );
+        let row = row.fetch_optional(&self.pool).await?;
+        row.map(CiRun::try_from).transpose()
+    }
+
+    /// Runs whose newest experiment is over and that have no verdict, oldest first.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn ci_runs_to_judge(
+        &self,
+        after: Option<CiRunId>,
+        limit: i64,
+    ) -> Result<Vec<(ProjectId, CiRunId)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT r.project_id, r.id FROM ci_runs r JOIN experiments e ON e.id = r.experiment_id
+               WHERE r.verdict IS NULL AND e.ended_at IS NOT NULL AND ($1::uuid IS NULL OR r.id > $1)
+               ORDER BY r.id LIMIT $2"#,
+            after.map(|id| id.0),
+            limit,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        Ok(rows
+            .map(|row| (ProjectId(row.project_id), CiRunId(row.id)))
+            .collect())
+    }
+
+    /// The experiment of a template's version, with its references.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn spec_of_run(&self, run: &CiRun) -> Result<ExperimentSpec, StoreError> {
+        let spec = sqlx::query_scalar!(
+            "SELECT spec FROM ci_template_versions WHERE template_id = $1 AND version = $2",
+            run.template_id.0,
+            i32::try_from(run.template_version).unwrap_or(i32::MAX),
+        );
+        let spec = spec.fetch_one(&self.pool).await?;
+        stored::read(spec, "ci_template_versions", run.template_id, "spec")
+    }
+
+    /// Accepted runs of a template, newest first.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn accepted_runs(&self, template: TemplateId) -> Result<Vec<Accepted>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT id, readings AS "readings!", begins_level FROM ci_runs
+               WHERE template_id = $1 AND accepted_at IS NOT NULL ORDER BY decided_at DESC, id DESC LIMIT $2"#,
+            template.0,
+            ACCEPTED_MAX,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        let accepted = rows.map(|row| {
+            Ok(Accepted {
+                readings: stored::read(row.readings, TABLE, CiRunId(row.id), "readings")?,
+                begins_level: row.begins_level,
+            })
+        });
+        accepted.collect()
+    }
+
+    /// Readings of a template's pinned release; none without one.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn release_readings(&self, template: TemplateId) -> Result<Vec<Reading>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT r.id, r.readings AS "readings!" FROM ci_runs r JOIN ci_templates t ON t.release_run_id = r.id
+               WHERE t.id = $1 AND r.readings IS NOT NULL"#,
+            template.0,
+        );
+        let row = row.fetch_optional(&self.pool).await?;
+        let readings =
+            row.map(|row| stored::read(row.readings, TABLE, CiRunId(row.id), "readings"));
+        Ok(readings.transpose()?.unwrap_or_default())
+    }
+
+    /// Writes a run's verdict, unless it has one or another round has begun.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn decide_ci_run(
+        &self,
+        run: &CiRun,
+        new: NewVerdict<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let Some(experiment) = run.experiments.last().copied() else {
+            return Ok(false);
+        };
+        let verdict = new.judgement.verdict;
+        let mut tx = self.pool.begin().await?;
+        let written = sqlx::query!(
+            r#"UPDATE ci_runs SET readings = $3, judgement = $4, verdict = $5, decided_at = $6::timestamptz,
+                      accepted_at = CASE WHEN $7 THEN $6::timestamptz END, accepted_by = CASE WHEN $7 THEN $8::text END
+               WHERE id = $1 AND experiment_id = $2 AND verdict IS NULL"#,
+            run.id.0,
+            experiment.0,
+            stored::write(new.readings)?,
+            stored::write(new.judgement)?,
+            verdict.as_str(),
+            now,
+            new.is_accepted,
+            RULE,
+        );
+        if written.execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let subject = EventSubject {
+            project: run.project_id,
+            experiment,
+            trial: None,
+        };
+        let told = event::Event::CiDecided(CiNews {
+            run: run.id,
+            template: run.template_name.clone(),
+            commit: run.commit.clone(),
+            verdict,
+            summary: new.judgement.summary(),
+        });
+        events::commit(tx, &[subject.told(told)], now).await?;
+        Ok(true)
+    }
+
+    /// Makes a run a baseline of later ones, or ends that. False if it has no verdict, or nothing was measured.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn accept_ci_run(
+        &self,
+        run: &CiRun,
+        by: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let written = sqlx::query!(
+            r#"UPDATE ci_runs SET accepted_at = CASE WHEN $2::text IS NOT NULL THEN $3::timestamptz END, accepted_by = $2,
+                      begins_level = $2::text IS NOT NULL AND verdict = 'regressed'
+               WHERE id = $1 AND verdict IN ('passed', 'regressed', 'inconclusive')"#,
+            run.id.0,
+            by,
+            now,
+        );
+        Ok(written.execute(&self.pool).await?.rows_affected() == 1)
+    }
+
+    /// Pins the release that a template's runs are compared with beside their baseline, or none.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn pin_release(
+        &self,
+        project: ProjectId,
+        template: TemplateId,
+        run: Option<CiRunId>,
+    ) -> Result<bool, StoreError> {
+        let written = sqlx::query!(
+            r#"UPDATE ci_templates SET release_run_id = $3
+               WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL
+                 AND ($3::uuid IS NULL OR EXISTS (SELECT FROM ci_runs r WHERE r.id = $3 AND r.template_id = $1
+                                                  AND r.verdict IN ('passed', 'regressed', 'inconclusive')))"#,
+            template.0,
+            project.0,
+            run.map(|run| run.0),
+        );
+        Ok(written.execute(&self.pool).await?.rows_affected() == 1)
+    }
+}
+
+/// Writes the run that a delivery starts, in the transaction of its first experiment.
+pub(super) async fn insert_run(
+    tx: &mut PgConnection,
+    delivery: &Delivery<'_>,
+    project: ProjectId,
+    experiment: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let trigger = delivery.trigger;
+    let branch = trigger.branch.as_ref();
+    sqlx::query!(
+        r#"INSERT INTO ci_runs (id, project_id, template_id, template_version, sender, event, commit_sha, git_ref, branch,
+                                pull_request, experiment_id, created_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"#,
+        delivery.run.0,
+        project.0,
+        delivery.template.0,
+        i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
+        delivery.sender.as_str(),
+        delivery.event.as_str(),
+        trigger.commit,
+        git_ref(trigger),
+        branch.map(|branch| branch.chars().take(super::REF_MAX).collect::<String>()),
+        trigger.pull_request.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
+        experiment.0,
+        now,
+    )
+    .execute(&mut *tx)
+    .await?;
+    insert_round(tx, delivery.run, 1, experiment).await
+}
+
+/// Writes what a further round of a run starts, in the transaction of its experiment. `Missing` if somebody else has
+/// begun it, or the run has its verdict.
+pub(in crate::store) async fn begin_round(
+    tx: &mut PgConnection,
+    run: CiRunId,
+    round: u32,
+    experiment: ExperimentId,
+) -> Result<(), StoreError> {
+    let round = i32::try_from(round).unwrap_or(i32::MAX);
+    let written = sqlx::query!(
+        "UPDATE ci_runs SET round = $2, experiment_id = $3 WHERE id = $1 AND round = $2 - 1 AND verdict IS NULL",
+        run.0,
+        round,
+        experiment.0,
+    );
+    if written.execute(&mut *tx).await?.rows_affected() == 0 {
+        return Err(StoreError::Missing {
+            table: TABLE,
+            id: run.to_string(),
+        });
+    }
+    insert_round(tx, run, round, experiment).await
+}
+
+async fn insert_round(
+    tx: &mut PgConnection,
+    run: CiRunId,
+    round: i32,
+    experiment: ExperimentId,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "INSERT INTO ci_rounds (run_id, round, experiment_id) VALUES ($1, $2, $3)",
+        run.0,
+        round,
+        experiment.0,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
