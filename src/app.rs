@@ -17,6 +17,7 @@ use crate::copies::Copies;
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
+use crate::outgoing::Outgoing;
 use crate::pulse::Pulse;
 use crate::store::Store;
 use crate::store::leases::Holder;
@@ -135,6 +136,8 @@ pub struct App {
     pub settings: Arc<Settings>,
     /// Verifies messages from SNS; `None` if no topic was configured.
     pub sns: Option<Arc<Sns>>,
+    /// Sends webhooks to addresses that users name.
+    pub outgoing: Outgoing,
     /// This process's metrics; `None` in tests, which share a process.
     pub metrics: Option<PrometheusHandle>,
     /// Copies of checkpoints under way here.

@@ -83,7 +83,7 @@ pub fn markdown(run: &CiRunView) -> String {
             text.push('\n');
         }
         text.push_str(
-            "\nWorse by: positive is worse; the bounds are one-sided, and 4 % of equal commits lie outside of one of them. \
+            "\nWorse by: positive is worse; the bounds are one-sided, and in 4 % of equal commits a lower one is above 0. \
              Dollars are at one price. Trials: of the commit / of the baseline.\n",
         );
     }
@@ -130,7 +130,11 @@ pub fn junit(run: &CiRunView) -> Result<String, SerializeError> {
         let name = format!("{} {}", limit.candidate, limit.measure.as_str());
         suite.add_test_case(case(name, limit.verdict, &limit.sentence));
     }
-    for one in run.unmeasured.iter().filter(|one| one.has_failed) {
+    for one in &run.unmeasured {
+        if !one.has_failed {
+            suite.add_test_case(case(one.candidate.clone(), Verdict::Inconclusive, &one.why));
+            continue;
+        }
         suite.add_test_case(case(one.candidate.clone(), Verdict::Error, &one.why));
     }
     if suite.test_cases.is_empty() {

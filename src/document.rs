@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bakeoff_domain::finding::{Finding, capped, nearest};
+use bakeoff_domain::finding::{Finding, capped, escaped, nearest};
 use bakeoff_domain::money::price::Price;
 use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::lint::{self, Document, Kind};
@@ -65,11 +65,6 @@ fn reached(path: &serde_path_to_error::Path) -> String {
             format!("{pointer}/{name}")
         }
     })
-}
-
-/// Escapes a field name for a JSON pointer (RFC 6901).
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
 }
 
 fn pointer(path: &Ignored<'_>) -> String {

@@ -22,6 +22,7 @@ pub mod intake;
 pub mod job_log;
 pub mod leader;
 pub mod model_packages;
+pub mod outgoing;
 pub mod pipelines;
 pub mod pulse;
 pub mod read;

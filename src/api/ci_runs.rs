@@ -45,7 +45,7 @@ pub struct CiRunView {
     /// The verdict in one line of at most 140 characters.
     pub summary: String,
     pub limits: Vec<CiLimitView>,
-    /// Candidates of which no trial has completed.
+    /// Candidates of which a trial has not completed.
     pub unmeasured: Vec<CiUnmeasured>,
     /// Set when later runs are compared with this one.
     pub accepted_at: Option<DateTime<Utc>>,
@@ -89,12 +89,12 @@ pub struct CiLimitView {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 pub struct CiChange {
     pub percent: f64,
-    /// One-sided bounds: over all figures and rounds of a commit, 4 % of equal commits lie outside.
+    /// One-sided bounds. Over all figures and rounds of a commit, 4 % of equal commits have a lower one above 0.
     pub low_percent: f64,
     pub high_percent: f64,
 }
 
-/// A candidate of which no trial has completed.
+/// A candidate of which a trial has not completed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CiUnmeasured {
     pub candidate: String,
@@ -136,6 +136,9 @@ impl From<CiNews> for CiNewsView {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CiAcceptance {
     pub accepted: bool,
+    /// Later runs are compared with it, and with none before it; when absent, that is so if it has regressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins_level: Option<bool>,
 }
 
 /// The release that runs of a template are compared with beside their baseline.
@@ -146,9 +149,10 @@ pub struct CiRelease {
 }
 
 impl CiState {
-    pub fn of(verdict: Option<Verdict>, inconclusive: Inconclusive) -> Self {
+    pub fn of(verdict: Option<Verdict>, inconclusive: Inconclusive, is_accepted: bool) -> Self {
         match (verdict, inconclusive) {
             (None, _) => Self::Pending,
+            (Some(Verdict::Regressed), _) if is_accepted => Self::Success,
             (Some(Verdict::Passed), _) | (Some(Verdict::Inconclusive), Inconclusive::Success) => {
                 Self::Success
             }
@@ -218,7 +222,7 @@ impl From<CiRun> for CiRunView {
             reference: run.reference,
             branch: run.branch,
             pull_request: run.pull_request,
-            state: CiState::of(run.verdict, inconclusive),
+            state: CiState::of(run.verdict, inconclusive, acceptance.is_some()),
             verdict: run.verdict,
             summary: judgement.map_or_else(
                 || format!("pending: round {} is being measured", run.experiments.len()),

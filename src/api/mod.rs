@@ -31,3 +31,4 @@ pub mod series;
 pub mod specs;
 pub mod trials;
 pub mod tuning;
+pub mod webhook_endpoints;

@@ -1,6 +1,6 @@
 //! Creates secrets, and derives others from them.
 
-use bakeoff_domain::ids::TemplateId;
+use bakeoff_domain::ids::{TemplateId, WebhookEndpointId};
 use hmac::{Hmac, KeyInit, Mac};
 use rand::Rng;
 use sha2::Sha256;
@@ -31,6 +31,19 @@ pub fn events_key(secret_key: &[u8; 32]) -> String {
         "bke_{}",
         hex::encode(mac(secret_key, b"aws-events").finalize().into_bytes())
     )
+}
+
+/// The secret that messages to a webhook endpoint are signed with, by its number: 32 bytes, which nobody stores.
+pub fn webhook_secret(
+    secret_key: &[u8; 32],
+    endpoint: WebhookEndpointId,
+    version: u32,
+) -> [u8; 32] {
+    let name = format!("webhook-endpoint/{endpoint}/{version}");
+    mac(secret_key, name.as_bytes())
+        .finalize()
+        .into_bytes()
+        .into()
 }
 
 /// The secret of a CI template, by its number: 32 bytes, which nobody stores.

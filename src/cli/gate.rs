@@ -88,7 +88,8 @@ pub(super) async fn run(options: GateOptions) -> ExitCode {
 
 fn exit_code(run: &CiRunView, by_policy: bool) -> ExitCode {
     ExitCode::from(match (run.verdict, run.state) {
-        (Some(Verdict::Passed), _) => 0,
+        // One that has regressed is a success once a person has accepted it.
+        (Some(Verdict::Passed), _) | (Some(Verdict::Regressed), CiState::Success) => 0,
         (Some(Verdict::Regressed), _) => 1,
         (Some(Verdict::Inconclusive), CiState::Success) if by_policy => 0,
         (Some(Verdict::Inconclusive), _) if by_policy => 1,

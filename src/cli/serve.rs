@@ -14,6 +14,7 @@ use bakeoff_domain::money::price;
 use bakeoff_domain::sagemaker::is_region;
 use chrono::TimeDelta;
 use clap::Args;
+use ipnet::IpNet;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -32,6 +33,7 @@ use crate::copies::Copies;
 use crate::event_board::EventBoard;
 use crate::fence::Fence;
 use crate::leader::Leader;
+use crate::outgoing::{Outgoing, System};
 use crate::pulse::Pulse;
 use crate::store::{CONNECTIONS_MAX, Store};
 use crate::{crash, http, ids, tasks};
@@ -116,6 +118,14 @@ pub(super) struct ServeOptions {
     /// nothing else.
     #[arg(long, env = "BAKEOFF_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     public_url: Option<String>,
+    /// Networks that webhooks may go to although they are not public: `10.20.0.0/16`. May be repeated.
+    #[arg(
+        long,
+        env = "BAKEOFF_OUTGOING_ALLOW",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
+    outgoing_allow: Vec<IpNet>,
     /// Secret key, 64 hexadecimal digits; CI webhook secrets are derived from it. Generated and
     /// kept in the data directory with --embedded.
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
@@ -279,6 +289,7 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
         pulse: Pulse::default(),
         sns: sns(options)?.map(Arc::new),
         metrics: Some(record_metrics()?),
+        outgoing: Outgoing::new(&options.outgoing_allow, &(Arc::new(System) as _))?,
         settings,
         store,
         clock,

@@ -64,6 +64,12 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
         run: CiRunId(ids::fresh()),
     };
     if let Some(earlier) = app.store.delivered(&delivery).await? {
+        if earlier.is_of_another_commit {
+            return Err(Problem::conflict(
+                "delivery-id-reused",
+                "this delivery_id has started another commit: use one for each run of CI",
+            ));
+        }
         return Ok(started(earlier, true));
     }
     let prepared = prepared(app, &template, &told.trigger).await?;
@@ -73,6 +79,7 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
             Delivered {
                 experiment: prepared.id,
                 run: Some(delivery.run),
+                is_of_another_commit: false,
             },
             false,
         )),
@@ -276,8 +283,9 @@ pub(super) async fn report(
 /// Accept a CI run, or not
 ///
 /// Later runs are compared with accepted ones. By rule, what passes or stays open on the baseline's branch is accepted.
-/// One that regressed is accepted by hand, when the change was meant: later runs are compared with it, and with none
-/// before it.
+/// One that regressed is accepted by hand, when the change was meant: CI takes it as a success, and later runs are
+/// compared with it, and with none before it. So is one that is much better, with `begins_level`, to hold later commits to
+/// it. Of a pull request only CI's view changes: the level begins with the run of the branch that it comes to.
 #[utoipa::path(put, path = "/v1/ci-runs/{run_id}/acceptance", operation_id = "acceptCiRun", tag = "webhooks",
     params(("run_id" = CiRunId, Path)), request_body = CiAcceptance,
     responses((status = 200, description = "The run", body = CiRunView), Problems))]
@@ -290,7 +298,13 @@ pub(super) async fn accept(
     let found = run(&app, &caller, id).await?;
     let by = caller.key.to_string();
     let by = asked.accepted.then_some(by.as_str());
-    if !app.store.accept_ci_run(&found, by, app.clock.now()).await? {
+    let has_regressed = found.verdict == Some(Verdict::Regressed);
+    let begins_level = asked.begins_level.unwrap_or(has_regressed);
+    if !app
+        .store
+        .accept_ci_run(&found, by, begins_level, app.clock.now())
+        .await?
+    {
         return Err(Problem::conflict(
             "nothing-measured",
             "the run has no verdict yet, or nothing was measured: there is nothing to compare with",

@@ -38,6 +38,7 @@ mod table;
 mod trials;
 mod tuning;
 mod usage;
+mod webhook_endpoints;
 mod webhooks;
 
 pub use problem::{FieldError, Problem};
@@ -181,6 +182,17 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(ci_runs::get))
         .routes(routes!(ci_runs::report))
         .routes(routes!(ci_runs::accept))
+        .routes(routes!(webhook_endpoints::create, webhook_endpoints::list))
+        .routes(routes!(
+            webhook_endpoints::get,
+            webhook_endpoints::change,
+            webhook_endpoints::delete
+        ))
+        .routes(routes!(webhook_endpoints::rotate))
+        .routes(routes!(webhook_endpoints::test))
+        .routes(routes!(webhook_endpoints::deliveries))
+        .routes(routes!(webhook_endpoints::get_delivery))
+        .routes(routes!(webhook_endpoints::replay))
         .routes(routes!(webhooks::bakeoff))
         .routes(routes!(webhooks::github))
         .routes(routes!(webhooks::gitlab))

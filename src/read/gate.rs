@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use bakeoff_domain::ci::gate::{Reading, Unmeasured};
 use bakeoff_domain::ci::template;
-use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::number::real;
@@ -14,11 +13,12 @@ use uuid::Uuid;
 
 use super::{Selection, comparison_of, figures};
 use crate::api::comparison::ComparisonRow;
-use crate::store::error::to_json;
-use crate::store::{Store, StoreError};
+use crate::store::ci::runs::CiRun;
+use crate::store::{Store, StoreError, to_json};
 
-/// Share of its steps from which on a trial has trained its tokens: scripts report some of the last ones late.
-const ALL_STEPS: f64 = 0.98;
+/// Share of its steps from which on a trial has trained its tokens: metrics are of whole minutes, and the last steps of a
+/// short trial are not seen.
+const ALL_STEPS: f64 = 0.9;
 
 /// What all rounds of a run have measured.
 #[derive(Debug, Default)]
@@ -32,83 +32,106 @@ pub struct Measured {
 /// Reads the trials of a run's experiments; `spec` is its template's.
 pub async fn measured(
     store: &Store,
-    project: ProjectId,
-    experiments: &[ExperimentId],
+    run: &CiRun,
     spec: &ExperimentSpec,
     now: DateTime<Utc>,
 ) -> Result<Measured, StoreError> {
-    let ids: Vec<Uuid> = experiments.iter().map(|id| id.0).collect();
-    let found = store.experiments_by_id(project, &ids).await?;
-    let newest = found.iter().find(|one| Some(&one.id) == experiments.last());
-    let is_cancelled = newest.is_some_and(|one| one.state == ExperimentState::Cancelled);
+    let ids: Vec<Uuid> = run.experiments.iter().map(|id| id.0).collect();
+    let found = store.experiments_by_id(run.project_id, &ids).await?;
+    let newest = found.last().map(|one| one.state);
+    let resolved = found
+        .first()
+        .map(|one| to_json(one.resolved.spec()))
+        .transpose()?;
+    let resolved = resolved.unwrap_or_default();
     let selection = Selection {
         experiments: found,
-        whole: experiments.to_vec(),
+        whole: run.experiments.clone(),
         ..Selection::default()
     };
     let rows = comparison_of(store, &selection, now).await?.rows;
     let peaks = peaks(store, &rows).await?;
     let written = to_json(spec)?;
-    let completed = rows.iter().filter(|row| row.state == TrialState::Completed);
-    let readings: Vec<Reading> = completed
+    let completed = rows.iter().filter(|row| missing(row, true).is_none());
+    let readings = completed
         .map(|row| Reading {
-            comparable: template::comparable(&written, &row.candidate),
+            comparable: template::comparable(&written, &resolved, &row.candidate),
             peak_gpu_memory_percent: row.trial_id.and_then(|id| peaks.get(&id.0).copied()),
             ..reading(row)
         })
         .collect();
     Ok(Measured {
-        unmeasured: unmeasured(&rows, &readings),
+        unmeasured: unmeasured(&rows, run.settings.gate.is_some()),
         readings,
-        is_cancelled,
+        is_cancelled: newest == Some(ExperimentState::Cancelled),
     })
 }
 
-/// Candidates without a reading; of their trials, one that has failed says why.
-fn unmeasured(rows: &[ComparisonRow], readings: &[Reading]) -> Vec<Unmeasured> {
+/// Candidates of which a trial has not completed; one that has failed says why.
+fn unmeasured(rows: &[ComparisonRow], has_gate: bool) -> Vec<Unmeasured> {
     let mut unmeasured: BTreeMap<String, Unmeasured> = BTreeMap::new();
     for row in rows {
-        let name = name(row);
-        let has_failed = unmeasured.get(&name).is_some_and(|one| one.has_failed);
-        if !has_failed && !readings.iter().any(|one| one.candidate == name) {
-            unmeasured.insert(name.clone(), unmeasured_row(row, name));
+        let Some(why) = missing(row, has_gate) else {
+            continue;
+        };
+        let one = Unmeasured {
+            candidate: name(row),
+            why,
+            // Without a gate a race may stop what loses.
+            has_failed: has_gate || row.state != TrialState::Stopped,
+        };
+        let earlier = unmeasured.get(&one.candidate);
+        if !earlier.is_some_and(|earlier| earlier.has_failed) {
+            unmeasured.insert(one.candidate.clone(), one);
         }
     }
     unmeasured.into_values().collect()
 }
 
+/// Why a trial tells nothing; `None` if it has trained its tokens.
+fn missing(row: &ComparisonRow, has_gate: bool) -> Option<String> {
+    if row.state != TrialState::Completed {
+        let why = row.diagnosis.as_ref().or(row.reason.as_ref());
+        return Some(why.map_or_else(|| row.state.as_str().to_owned(), Clone::clone));
+    }
+    // A script that gives up early and says that all is well has trained less, and looks cheap.
+    let (step, planned) = row.step.zip(row.planned_steps)?;
+    let is_short = has_gate && count(step) < ALL_STEPS * count(planned);
+    is_short.then(|| format!("it has ended after {step} of {planned} steps"))
+}
+
+fn count(steps: i64) -> f64 {
+    real(steps.max(0).unsigned_abs())
+}
+
 /// What a row is called in a verdict.
 fn name(row: &ComparisonRow) -> String {
-    match row.purchase_option {
-        Some(PurchaseOption::Spot) => format!("{} (spot)", row.candidate),
-        _ => row.candidate.clone(),
+    if is_spot(row) {
+        format!("{} (spot)", row.candidate)
+    } else {
+        row.candidate.clone()
     }
 }
 
-fn unmeasured_row(row: &ComparisonRow, candidate: String) -> Unmeasured {
-    let why = row.diagnosis.as_ref().or(row.reason.as_ref());
-    Unmeasured {
-        candidate,
-        why: why.map_or_else(|| row.state.as_str().to_owned(), Clone::clone),
-        has_failed: row.state == TrialState::Failed,
-    }
+fn is_spot(row: &ComparisonRow) -> bool {
+    row.purchase_option == Some(PurchaseOption::Spot)
 }
 
 fn reading(row: &ComparisonRow) -> Reading {
     let price = row.usd_per_hour.filter(|usd| usd.as_f64() > 0.0);
     let per_million = row.usd_per_million_tokens.zip(price);
-    let has_trained = row.progress.is_some_and(|progress| progress >= ALL_STEPS);
+    let useful = 1.0 - row.wasted_share.unwrap_or_default();
+    let billed = real(row.billable_seconds) * f64::from(row.instance_count) / 3600.0;
     Reading {
         candidate: name(row),
         comparable: String::new(),
         hours_per_million_tokens: per_million.map(|(usd, price)| usd.as_f64() / price.as_f64()),
         tokens_per_second: row.tokens_per_second,
         peak_gpu_memory_percent: None,
-        loss: row
-            .validation_loss
-            .or(row.train_loss)
-            .filter(|_| has_trained),
-        billed_hours: Some(real(row.billable_seconds) * f64::from(row.instance_count) / 3600.0),
+        train_loss: row.train_loss,
+        validation_loss: row.validation_loss,
+        billed_hours: Some(billed * useful),
+        is_spot: is_spot(row),
         usd_per_hour: price,
     }
 }

@@ -60,6 +60,8 @@ pub struct Delivered {
     pub experiment: ExperimentId,
     /// None of a delivery from before there were runs.
     pub run: Option<CiRunId>,
+    /// It was of another commit: somebody uses a delivery id twice.
+    pub is_of_another_commit: bool,
 }
 
 struct Row {
@@ -261,9 +263,10 @@ impl Store {
         delivery: &Delivery<'_>,
     ) -> Result<Option<Delivered>, StoreError> {
         let row = sqlx::query!(
-            r#"SELECT experiment_id AS "experiment_id!", run_id FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
+            r#"SELECT experiment_id AS "experiment_id!", run_id, coalesce(commit_sha <> $4, false) AS "is_of_another_commit!"
+               FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
                UNION ALL
-               SELECT experiment_id, run_id FROM ci_deliveries
+               SELECT experiment_id, run_id, false FROM ci_deliveries
                WHERE template_id = $1 AND template_version = $3 AND commit_sha = $4 AND git_ref = $5
                  AND sender IN ('github', 'gitlab') AND $6 IN ('github', 'gitlab')
                LIMIT 1"#,
@@ -279,6 +282,7 @@ impl Store {
         Ok(row.map(|row| Delivered {
             experiment: ExperimentId(row.experiment_id),
             run: row.run_id.map(CiRunId),
+            is_of_another_commit: row.is_of_another_commit,
         }))
     }
 }

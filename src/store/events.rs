@@ -102,11 +102,20 @@ async fn write(
     .await?;
     // The order of the ids is that of the list.
     sqlx::query!(
-        r#"INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, data, recorded_at)
-           SELECT project_id, experiment_id, trial_id, kind, severity, data, $7
-           FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::jsonb[])
-               WITH ORDINALITY AS e(project_id, experiment_id, trial_id, kind, severity, data, ordinal)
-           ORDER BY ordinal"#,
+        r#"WITH told AS (
+               INSERT INTO events (project_id, experiment_id, trial_id, kind, severity, data, recorded_at)
+               SELECT project_id, experiment_id, trial_id, kind, severity, data, $7
+               FROM UNNEST($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::jsonb[])
+                   WITH ORDINALITY AS e(project_id, experiment_id, trial_id, kind, severity, data, ordinal)
+               ORDER BY ordinal
+               RETURNING id, project_id, kind, severity)
+           -- To whoever hears of them, in the same transaction: no event is told that did not happen, and none is lost.
+           INSERT INTO webhook_deliveries (id, endpoint_id, event_id, kind, created_at, begun_at, due_at)
+           SELECT gen_random_uuid(), w.id, t.id, t.kind, $7, $7, $7
+           FROM told t JOIN webhook_endpoints w ON w.project_id = t.project_id
+           WHERE w.deleted_at IS NULL AND w.disabled_at IS NULL AND t.severity = ANY(w.severities)
+             AND (cardinality(w.kinds) = 0 OR EXISTS (
+                     SELECT FROM UNNEST(w.kinds) k WHERE t.kind = k OR (right(k, 1) = '*' AND starts_with(t.kind, left(k, -1)))))"#,
         &events.iter().map(|new| new.subject.project.0).collect::<Vec<_>>(),
         &events.iter().map(|new| new.subject.experiment.0).collect::<Vec<_>>(),
         &events.iter().map(|new| new.subject.trial.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
@@ -163,6 +172,33 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         Ok(rows.into_iter().map(FeedEntry::from).collect())
+    }
+
+    /// An event by its id, with the name of its experiment.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn event(&self, id: i64) -> Result<(FeedEntry, String), StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT e.id, e.experiment_id, e.trial_id, e.kind, e.severity, e.message, e.data, e.recorded_at,
+                      t.candidate AS "candidate?", t.purchase_option AS "purchase_option?", x.name
+               FROM events e JOIN experiments x ON x.id = e.experiment_id LEFT JOIN trials t ON t.id = e.trial_id
+               WHERE e.id = $1"#,
+            id,
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let entry = EventRow {
+            id: row.id,
+            experiment_id: row.experiment_id,
+            trial_id: row.trial_id,
+            candidate: row.candidate,
+            purchase_option: row.purchase_option,
+            kind: row.kind,
+            severity: row.severity,
+            message: row.message,
+            data: row.data,
+            recorded_at: row.recorded_at,
+        };
+        Ok((entry.into(), row.name))
     }
 
     /// Whether nothing more is to be expected after the given id: the experiment is over, and its

@@ -22,6 +22,7 @@ mod schema;
 pub mod series;
 mod session;
 mod stored;
+pub mod webhooks;
 
 pub use error::StoreError;
 pub(crate) use error::{retried, to_json};

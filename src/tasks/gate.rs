@@ -2,7 +2,7 @@
 //! itself: [`bakeoff_domain::ci::gate`] does.
 
 use bakeoff_domain::ci::Event;
-use bakeoff_domain::ci::gate::{self, Baseline, Judgement, Verdict};
+use bakeoff_domain::ci::gate::{self, Baseline, Judgement, Unmeasured, Verdict};
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{CiRunId, ProjectId};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -48,12 +48,13 @@ async fn carry_on(app: &App, project: ProjectId, id: CiRunId) -> Result<bool, St
     };
     let now = app.clock.now();
     let spec = app.store.spec_of_run(&run).await?;
-    let measured = read::gate::measured(&app.store, project, &run.experiments, &spec, now).await?;
+    let measured = read::gate::measured(&app.store, &run, &spec, now).await?;
     let judgement = judgement(app, &run, &measured).await?;
     let settings = run.settings.gate.as_ref();
     let rounds = settings.map_or(1, |settings| settings.rounds);
     let round = u32::try_from(run.experiments.len()).unwrap_or(u32::MAX);
-    if judgement.is_worth_another && !measured.is_cancelled && round < rounds {
+    let may_go_on = !measured.is_cancelled && !run.is_template_deleted && round < rounds;
+    if judgement.is_worth_another && may_go_on {
         match measure_again(app, &run, round + 1).await? {
             Ok(is_begun) => return Ok(is_begun),
             Err(findings) => {
@@ -78,13 +79,24 @@ async fn judgement(app: &App, run: &CiRun, measured: &Measured) -> Result<Judgem
     let settings = run.settings.gate.as_ref();
     let baseline = match settings {
         Some(settings) => {
-            let accepted = app.store.accepted_runs(run.template_id).await?;
+            let branch = &settings.baseline_branch;
+            let accepted = app.store.accepted_runs(run.template_id, branch).await?;
             let release = app.store.release_readings(run.template_id).await?;
             Baseline::of(accepted, settings.baseline_trials, release)
         }
         None => Baseline::default(),
     };
-    let unmeasured = measured.unmeasured.clone();
+    let mut unmeasured = measured.unmeasured.clone();
+    if measured.is_cancelled {
+        unmeasured.insert(
+            0,
+            Unmeasured {
+                candidate: "the experiment".to_owned(),
+                why: "somebody has cancelled it".to_owned(),
+                has_failed: true,
+            },
+        );
+    }
     Ok(gate::judge(
         settings,
         &measured.readings,
@@ -96,12 +108,8 @@ async fn judgement(app: &App, run: &CiRun, measured: &Measured) -> Result<Judgem
 /// Whether a run becomes a baseline by itself. Inconclusive ones do too: a baseline of passed runs alone keeps only
 /// those that were lucky, and calls most of the others worse.
 fn is_accepted(run: &CiRun, verdict: Verdict) -> bool {
-    let branch = run
-        .settings
-        .gate
-        .as_ref()
-        .and_then(|gate| gate.baseline_branch.as_ref());
-    let is_on_branch = branch.is_none_or(|branch| run.branch.as_ref() == Some(branch));
+    let gate = run.settings.gate.as_ref();
+    let is_on_branch = gate.is_some_and(|gate| run.branch.as_ref() == Some(&gate.baseline_branch));
     let is_merged = run.event != Event::PullRequest && run.pull_request.is_none();
     is_merged && is_on_branch && matches!(verdict, Verdict::Passed | Verdict::Inconclusive)
 }
@@ -116,13 +124,13 @@ async fn measure_again(
         return Ok(Ok(false));
     };
     let loaded = intake::load(app, run.project_id, spec).await?;
-    // Off the workers that answer requests; one that panics is tried again at the next tick.
+    // Off the workers that answer requests; if it panics, the run ends with what is known.
     let prepared = match tokio::task::spawn_blocking(move || loaded.prepare()).await {
         Ok(Ok(prepared)) => prepared,
         Ok(Err(findings)) => return Ok(Err(findings)),
         Err(error) => {
             tracing::error!(%error, run = %run.id, "planning another round failed");
-            return Ok(Ok(false));
+            return Ok(Err(Vec::new()));
         }
     };
     let once = Once::Round { run: run.id, round };

@@ -5,6 +5,7 @@ pub mod call_stats;
 pub mod checkpoints;
 pub mod compactor;
 pub mod conductor;
+pub mod courier;
 pub mod deployer;
 mod due;
 pub mod fence;
@@ -69,6 +70,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("gate", TimeDelta::seconds(20), |app| {
         async move { gate::tick(&app).await }.boxed()
+    });
+    start("courier", TimeDelta::seconds(2), |app| {
+        async move { courier::tick(&app).await }.boxed()
     });
     start("racer", TimeDelta::minutes(1), |app| {
         async move { racer::tick(&app).await }.boxed()

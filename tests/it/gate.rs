@@ -196,7 +196,12 @@ async fn an_accepted_change_begins_a_level(pool: PgPool) {
     let path = format!("/v1/ci-runs/{}/acceptance", second.id);
     let (status, answer) = test.put(&path, &json!({"accepted": true})).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");
-    assert_eq!(answer["begins_level"], true);
+    assert_eq!(
+        (&answer["begins_level"], &answer["state"]),
+        (&json!(true), &json!("success"))
+    );
+    let output = gate(&test, &["--run", &second.id.to_string()], &scratch("gate")).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
     // The same code again, under another commit.
     let third = DEARER.replace("e61", "e62");
     let third = judged_push(&test, &own, &third).await;
@@ -254,6 +259,53 @@ async fn a_commit_that_fails_is_an_error(pool: PgPool) {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("there is no CI run"), "{said}");
+}
+
+/// What a person has to look at, or has cancelled, is an error: CI does not wait for days, and nothing is accepted.
+#[sqlx::test(migrations = false)]
+async fn a_run_that_nobody_ends_is_an_error(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--deny", "sagemaker:CreateTrainingJob"]).await;
+    let own = created(&test, &template(1)).await;
+    let run = judged_push(&test, &own, GOOD).await;
+    assert_eq!(
+        (run.verdict, run.accepted_at),
+        (Some(Verdict::Error), None),
+        "{run:#?}"
+    );
+    assert!(run.summary.contains("denied"), "{}", run.summary);
+    let id = pushed(&test, &own, DEARER).await;
+    let experiment = read(&test, &id).await.experiment_ids[0];
+    test.post(&format!("/v1/experiments/{experiment}/cancel"), &json!({}))
+        .await;
+    let run = judged(&test, &id).await;
+    assert_eq!(run.verdict, Some(Verdict::Error));
+    assert!(run.summary.contains("cancelled"), "{}", run.summary);
+}
+
+/// Trials that a race may stop, or that share warm instances, are not what a gate compares.
+#[sqlx::test(migrations = false)]
+async fn a_gate_takes_only_trials_that_compare(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut racing = template(1);
+    racing["spec"]["stopping_policy"] = json!("race");
+    racing["spec"]["keep_alive_seconds"] = json!(600);
+    racing["settings"]["gate"]["limits"] = json!([]);
+    let (status, problem) = test.post("/v1/ci-templates", &racing).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    let pointers: Vec<_> = problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["pointer"])
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            "/settings/gate/limits",
+            "/spec/stopping_policy",
+            "/spec/keep_alive_seconds"
+        ]
+    );
 }
 
 /// An inconclusive commit is measured again, once per round, whoever looks; then it has a verdict.
@@ -347,6 +399,7 @@ async fn a_pull_request_is_judged_and_never_a_baseline(pool: PgPool) {
     // With an API key in place of a signature, and the delivery counts once.
     let path = format!("/v1/ci-templates/{}/runs", own.id);
     let body = json!({"delivery_id": "8", "commit": GOOD});
+    let other = json!({"delivery_id": "8", "commit": DEARER});
     let (one, two) = (test.post(&path, &body).await, test.post(&path, &body).await);
     assert_eq!(
         (one.0, two.0),
@@ -358,6 +411,7 @@ async fn a_pull_request_is_judged_and_never_a_baseline(pool: PgPool) {
         (&one.1["run_id"], &two.1["duplicate"]),
         (&two.1["run_id"], &json!(true))
     );
+    assert_eq!(test.post(&path, &other).await.0, StatusCode::CONFLICT);
     let (status, _) = test
         .send(test.request(Method::GET, "/v1/ci-runs", "nobody"))
         .await;

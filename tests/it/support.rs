@@ -1,8 +1,10 @@
 //! The test app: a region of its own (the program `bakeoff-sim`), a fresh database, the service on
 //! a port of its own, and a clock that stands still until it is stepped.
 
+mod ports;
 mod specs;
 
+pub(crate) use ports::ports_of;
 pub(crate) use specs::{on_p5, spec, spot_spec};
 
 use std::io::{BufRead, BufReader};
@@ -21,6 +23,7 @@ use bakeoff::copies::Copies;
 use bakeoff::event_board::EventBoard;
 use bakeoff::fence::Fence;
 use bakeoff::leader::Leader;
+use bakeoff::outgoing::{Outgoing, System};
 use bakeoff::pulse::Pulse;
 use bakeoff::store::Store;
 use bakeoff::store::experiments::trials::Claimed;
@@ -36,28 +39,6 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::{ConnectOptions, PgPool};
-
-/// AWS at an address.
-pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
-    let region = bakeoff_aws::connect_to(api, s3, REGION).await;
-    Ports {
-        tuning: Arc::new(region.tuning),
-        transform: Arc::new(region.transform),
-        endpoints: Arc::new(region.endpoints),
-        processing: Arc::new(region.processing),
-        jobs: Arc::new(region.jobs),
-        metrics: Arc::new(region.metrics),
-        quotas: Arc::new(region.quotas),
-        objects: Arc::new(region.objects),
-        prices: Arc::new(region.prices),
-        iterations: Arc::new(region.iterations),
-        logs: Arc::new(region.logs),
-        identity: Arc::new(region.identity),
-        permissions: Arc::new(region.permissions),
-        images: Arc::new(region.images),
-        registry: Arc::new(region.registry),
-    }
-}
 
 /// A store as the service opens it, with its sessions' settings. To be closed before the test ends.
 pub(crate) fn production_store(pool: &PgPool) -> Store {
@@ -252,6 +233,8 @@ impl TestApp {
             pulse: Pulse::default(),
             sns: Some(Arc::new(Sns::at(SNS_TOPIC, format!("{}/", region.url)))),
             metrics: None,
+            outgoing: Outgoing::new(&["127.0.0.1/32".parse().unwrap()], &(Arc::new(System) as _))
+                .unwrap(),
             store,
             clock,
             settings: Arc::new(settings),
@@ -427,6 +410,7 @@ impl TestApp {
         tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::finalizer::tick(&self.app).await.expect("finalizer");
         tasks::gate::tick(&self.app).await.expect("gate");
+        tasks::courier::tick(&self.app).await.expect("courier");
     }
 
     /// Another replica of the service, on the same database and region.

@@ -96,6 +96,10 @@ typed_id!(/// A stored experiment template that CI may start.
     TemplateId, "tpl");
 typed_id!(/// What CI has started for a commit.
     CiRunId, "cir");
+typed_id!(/// Somebody who hears of events.
+    WebhookEndpointId, "whe");
+typed_id!(/// An event on its way to a webhook endpoint. Receivers know repeats by it.
+    DeliveryId, "msg");
 
 #[cfg(test)]
 mod tests {

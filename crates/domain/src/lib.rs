@@ -27,6 +27,7 @@ pub mod registry;
 pub mod sagemaker;
 pub mod serving;
 pub mod spec;
+pub mod webhook;
 
 /// Reads every data file that is compiled in. Panics, naming the file, if one cannot be read.
 /// Called first, it ends a program that would otherwise make decisions about money without its

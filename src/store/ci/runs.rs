@@ -45,6 +45,8 @@ pub struct CiRun {
     pub decided_at: Option<DateTime<Utc>>,
     pub acceptance: Option<Acceptance>,
     pub is_release: bool,
+    /// Nothing more is started for it.
+    pub is_template_deleted: bool,
 }
 
 /// Why a run is a baseline of later ones.
@@ -95,6 +97,7 @@ struct Row {
     accepted_by: Option<String>,
     begins_level: bool,
     is_release: bool,
+    is_template_deleted: bool,
 }
 
 impl TryFrom<Row> for CiRun {
@@ -142,6 +145,7 @@ impl TryFrom<Row> for CiRun {
                 begins_level: row.begins_level,
             }),
             is_release: row.is_release,
+            is_template_deleted: row.is_template_deleted,
         })
     }
 }
@@ -162,7 +166,7 @@ impl Store {
                       r.commit_sha, r.git_ref, r.branch, r.pull_request,
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
-                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!"
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!"
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
@@ -194,7 +198,7 @@ impl Store {
                       r.commit_sha, r.git_ref, r.branch, r.pull_request,
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
-                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!"
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!"
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
@@ -206,7 +210,8 @@ impl Store {
         row.map(CiRun::try_from).transpose()
     }
 
-    /// Runs whose newest experiment is over and that have no verdict, oldest first.
+    /// Runs without a verdict whose newest experiment is over, or waits for a person: all that is left of it is parked.
+    /// Oldest first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn ci_runs_to_judge(
         &self,
@@ -215,7 +220,11 @@ impl Store {
     ) -> Result<Vec<(ProjectId, CiRunId)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT r.project_id, r.id FROM ci_runs r JOIN experiments e ON e.id = r.experiment_id
-               WHERE r.verdict IS NULL AND e.ended_at IS NOT NULL AND ($1::uuid IS NULL OR r.id > $1)
+               WHERE r.verdict IS NULL AND ($1::uuid IS NULL OR r.id > $1)
+                 AND (e.ended_at IS NOT NULL
+                      OR (EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.state = 'parked')
+                          AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
+                                          AND t.state IN ('queued', 'submitting', 'running', 'stopping'))))
                ORDER BY r.id LIMIT $2"#,
             after.map(|id| id.0),
             limit,
@@ -238,23 +247,36 @@ impl Store {
         stored::read(spec, "ci_template_versions", run.template_id, "spec")
     }
 
-    /// Accepted runs of a template, newest first.
+    /// Accepted runs of a template's branch, newest first. Those of pull requests are none of them, even if a person
+    /// has accepted them: what they changed comes to the branch with its own run.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn accepted_runs(&self, template: TemplateId) -> Result<Vec<Accepted>, StoreError> {
+    pub async fn accepted_runs(
+        &self,
+        template: TemplateId,
+        branch: &str,
+    ) -> Result<Vec<Accepted>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, readings AS "readings!", begins_level FROM ci_runs
-               WHERE template_id = $1 AND accepted_at IS NOT NULL ORDER BY decided_at DESC, id DESC LIMIT $2"#,
+               WHERE template_id = $1 AND accepted_at IS NOT NULL AND branch = $3 AND pull_request IS NULL
+                 AND event <> 'pull_request'
+               ORDER BY decided_at DESC, id DESC LIMIT $2"#,
             template.0,
             ACCEPTED_MAX,
+            branch,
         );
-        let rows = rows.fetch_all(&self.pool).await?.into_iter();
-        let accepted = rows.map(|row| {
-            Ok(Accepted {
-                readings: stored::read(row.readings, TABLE, CiRunId(row.id), "readings")?,
-                begins_level: row.begins_level,
-            })
-        });
-        accepted.collect()
+        let mut accepted = Vec::new();
+        for row in rows.fetch_all(&self.pool).await? {
+            let id = CiRunId(row.id);
+            // One that a newer version wrote must not hold up all others.
+            match stored::read(row.readings, TABLE, id, "readings") {
+                Ok(readings) => accepted.push(Accepted {
+                    readings,
+                    begins_level: row.begins_level,
+                }),
+                Err(error) => tracing::warn!(%error, run = %id, "left out of the baseline"),
+            }
+        }
+        Ok(accepted)
     }
 
     /// Readings of a template's pinned release; none without one.
@@ -322,15 +344,17 @@ impl Store {
         &self,
         run: &CiRun,
         by: Option<&str>,
+        begins_level: bool,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let written = sqlx::query!(
             r#"UPDATE ci_runs SET accepted_at = CASE WHEN $2::text IS NOT NULL THEN $3::timestamptz END, accepted_by = $2,
-                      begins_level = $2::text IS NOT NULL AND verdict = 'regressed'
+                      begins_level = $2::text IS NOT NULL AND $4
                WHERE id = $1 AND verdict IN ('passed', 'regressed', 'inconclusive')"#,
             run.id.0,
             by,
             now,
+            begins_level,
         );
         Ok(written.execute(&self.pool).await?.rows_affected() == 1)
     }

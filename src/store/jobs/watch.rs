@@ -199,6 +199,13 @@ impl Store {
         .execute(&self.pool)
         .await?;
         sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM webhook_deliveries WHERE due_at > $1 ORDER BY id FOR NO KEY UPDATE)
+               UPDATE webhook_deliveries d SET due_at = $1 FROM waiting WHERE d.id = waiting.id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
             "UPDATE orphaned_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
             now
         )

@@ -19,8 +19,10 @@ use crate::spec::ci::{GateLimit, GateSettings, Measure};
 const ALPHA: f64 = 0.04;
 /// Degrees of freedom from which on a spread is known well enough to be used.
 const FREEDOM_MIN: usize = 4;
-/// The spread while it is not known: short jobs differ by 2 to 3 % between hosts.
+/// The spread while it is not known: short jobs differ by 2 to 3 % between hosts. What starting costs, and what spot
+/// interrupts, differs more.
 const SPREAD_ASSUMED: f64 = 0.03;
+const SPREAD_ASSUMED_OF_STARTS: f64 = 0.10;
 /// Less is luck: repeats on one machine differ by 0.1 %.
 const SPREAD_MIN: f64 = 0.002;
 const TRIALS: std::ops::RangeInclusive<u32> = 5..=50;
@@ -50,9 +52,11 @@ pub struct Reading {
     pub hours_per_million_tokens: Option<f64>,
     pub tokens_per_second: Option<f64>,
     pub peak_gpu_memory_percent: Option<f64>,
-    pub loss: Option<f64>,
-    /// Billed instance-hours.
+    pub train_loss: Option<f64>,
+    pub validation_loss: Option<f64>,
+    /// Billed instance-hours, without those of attempts that failed.
     pub billed_hours: Option<f64>,
+    pub is_spot: bool,
     /// Price of an instance-hour.
     pub usd_per_hour: Option<Usd>,
 }
@@ -64,8 +68,9 @@ impl Reading {
             Measure::UsdPerMillionTokens => self.hours_per_million_tokens,
             Measure::TokensPerSecond => self.tokens_per_second,
             Measure::PeakGpuMemoryPercent => self.peak_gpu_memory_percent,
-            Measure::Loss => self.loss,
-            Measure::TotalUsd => self.billed_hours,
+            Measure::TrainLoss => self.train_loss,
+            Measure::ValidationLoss => self.validation_loss,
+            Measure::TrainingUsd => self.billed_hours,
         };
         figure.filter(|figure| figure.is_finite() && *figure > 0.0)
     }
@@ -156,18 +161,18 @@ pub struct Change {
 pub struct Judgement {
     pub verdict: Verdict,
     pub limits: Vec<Judged>,
-    /// Candidates without a reading, and why.
+    /// Candidates of which a trial has not completed, and why.
     pub unmeasured: Vec<Unmeasured>,
     /// Another round could tell more.
     pub is_worth_another: bool,
 }
 
-/// A candidate of which no trial has completed.
+/// A candidate of which a trial has not completed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmeasured {
     pub candidate: String,
     pub why: String,
-    /// All its trials have failed. What was stopped, because others were better, is no fault of the commit's.
+    /// False of one that a race has stopped, which only experiments without a gate have.
     pub has_failed: bool,
 }
 
@@ -191,15 +196,17 @@ pub fn judge(
         .map(|(candidate, limit)| figure(candidate, limit, readings, baseline, alpha))
         .collect();
     let verdict = overall(&judged, readings.is_empty(), &unmeasured);
-    let mut open = judged
-        .iter()
-        .filter(|one| one.verdict == Verdict::Inconclusive);
     Judgement {
         verdict,
-        is_worth_another: verdict == Verdict::Inconclusive && open.all(|one| one.change.is_some()),
+        is_worth_another: verdict == Verdict::Inconclusive && judged.iter().any(is_open),
         limits: judged,
         unmeasured,
     }
+}
+
+/// Whether more trials could decide a figure: there is something to compare it with.
+fn is_open(one: &Judged) -> bool {
+    one.verdict == Verdict::Inconclusive && one.change.is_some()
 }
 
 /// The verdict of all figures together.
@@ -207,7 +214,7 @@ fn overall(judged: &[Judged], is_empty: bool, unmeasured: &[Unmeasured]) -> Verd
     let has = |verdict| judged.iter().any(|one| one.verdict == verdict);
     if has(Verdict::Regressed) {
         Verdict::Regressed
-    } else if is_empty || unmeasured.iter().any(|one| one.has_failed) {
+    } else if is_empty || has(Verdict::Error) || unmeasured.iter().any(|one| one.has_failed) {
         Verdict::Error
     } else if has(Verdict::Inconclusive) {
         Verdict::Inconclusive
@@ -245,11 +252,13 @@ fn squares(values: &[f64]) -> (f64, usize) {
 struct Spread {
     sd: f64,
     freedom: usize,
+    /// What it is taken to be at least while there are too few trials.
+    assumed: f64,
 }
 
 impl Spread {
     /// Pooled over groups with means of their own.
-    fn of(groups: &[Vec<f64>]) -> Self {
+    fn of(groups: &[Vec<f64>], assumed: f64) -> Self {
         let all = groups.iter().map(|group| squares(group));
         let (sum, freedom) = all.fold((0.0, 0), |(a, b), (sum, freedom)| (a + sum, b + freedom));
         let sd = if freedom == 0 {
@@ -257,7 +266,11 @@ impl Spread {
         } else {
             (sum / of_items(freedom)).sqrt()
         };
-        Self { sd, freedom }
+        Self {
+            sd,
+            freedom,
+            assumed,
+        }
     }
 
     fn is_assumed(self) -> bool {
@@ -265,20 +278,26 @@ impl Spread {
     }
 
     fn sd(self) -> f64 {
-        if self.is_assumed() {
-            self.sd.max(SPREAD_ASSUMED)
+        let least = if self.is_assumed() {
+            self.assumed
         } else {
-            self.sd.max(SPREAD_MIN)
-        }
+            SPREAD_MIN
+        };
+        self.sd.max(least)
     }
 
-    /// How many standard errors a bound of that one-sided level is away.
-    fn quantile(self, alpha: f64) -> f64 {
-        if self.is_assumed() {
-            return Normal::standard().inverse_cdf(1.0 - alpha);
-        }
-        let student = StudentsT::new(0.0, 1.0, of_items(self.freedom));
-        student.map_or(f64::INFINITY, |student| student.inverse_cdf(1.0 - alpha))
+    /// How far a bound of that one-sided level is away, for a difference whose variance is so many times that of a
+    /// trial.
+    fn half_width(self, alpha: f64, variances: f64) -> f64 {
+        let student = StudentsT::new(0.0, 1.0, of_items(self.freedom)).ok();
+        let student = student.map_or(0.0, |student| student.inverse_cdf(1.0 - alpha));
+        let seen = student * self.sd.max(SPREAD_MIN);
+        let least = if self.is_assumed() {
+            self.assumed * Normal::standard().inverse_cdf(1.0 - alpha)
+        } else {
+            0.0
+        };
+        variances.sqrt() * seen.max(least)
     }
 }
 
@@ -337,6 +356,8 @@ fn figure(
         return judged;
     };
     let Some(own) = mean(&new) else {
+        // It trained, and nobody reported this.
+        judged.verdict = Verdict::Error;
         return judged;
     };
     let of = |group: &[Reading]| logs(group, newest, measure);
@@ -347,7 +368,7 @@ fn figure(
         is_more_worse: measure != Measure::TokensPerSecond,
         mean: own,
         count: new.len(),
-        spread: Spread::of(&groups),
+        spread: Spread::of(&groups, assumed(newest, measure)),
         alpha,
     };
     let rate = rate(newest, measure);
@@ -397,22 +418,34 @@ impl Trials {
     /// `inverse`: one divided by the number of the others' trials.
     fn difference(&self, other: f64, inverse: f64) -> Difference {
         let more = self.mean - other;
-        let error = self.spread.sd() * (1.0 / of_items(self.count) + inverse).sqrt();
+        let variances = 1.0 / of_items(self.count) + inverse;
         Difference {
             by: if self.is_more_worse { more } else { -more },
-            half_width: self.spread.quantile(self.alpha) * error,
+            half_width: self.spread.half_width(self.alpha, variances),
         }
+    }
+}
+
+/// What trials are taken to differ by, until it is known.
+fn assumed(reading: &Reading, measure: Measure) -> f64 {
+    if reading.is_spot || measure == Measure::TrainingUsd {
+        SPREAD_ASSUMED_OF_STARTS
+    } else {
+        SPREAD_ASSUMED
     }
 }
 
 /// What a figure is multiplied by to be shown: dollars at one price for all.
 fn rate(reading: &Reading, measure: Measure) -> Option<f64> {
     match measure {
-        Measure::UsdPerMillionTokens | Measure::TotalUsd => reading
+        Measure::UsdPerMillionTokens | Measure::TrainingUsd => reading
             .usd_per_hour
             .map(Usd::as_f64)
             .filter(|rate| *rate > 0.0),
-        Measure::TokensPerSecond | Measure::PeakGpuMemoryPercent | Measure::Loss => Some(1.0),
+        Measure::TokensPerSecond
+        | Measure::PeakGpuMemoryPercent
+        | Measure::TrainLoss
+        | Measure::ValidationLoss => Some(1.0),
     }
 }
 
@@ -440,11 +473,7 @@ impl GateSettings {
                 ));
             }
         }
-        if self
-            .baseline_branch
-            .as_ref()
-            .is_some_and(|name| name.is_empty() || name.len() > 250)
-        {
+        if !(1..=250).contains(&self.baseline_branch.len()) {
             flaws.push(Flaw::new(
                 "/gate/baseline_branch",
                 "does not have 1 to 250 characters",

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Event, Trigger};
+use crate::finding::escaped;
 use crate::pipeline::Flaw;
 use crate::pipeline::reference::{self, Reference};
 use crate::spec::ci::{GateSettings, TemplateSettings};
@@ -65,6 +66,9 @@ impl TemplateSettings {
             pointer: format!("/settings{}", flaw.pointer),
             ..flaw
         }));
+        if self.gate.is_some() {
+            flaws.extend(unlike(experiment));
+        }
         let (found, _) = reference::find(experiment);
         let takes = |name: &str| {
             found
@@ -82,9 +86,27 @@ impl TemplateSettings {
     }
 }
 
-/// A name within a JSON pointer.
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
+/// What makes trials of a gate unlike each other.
+fn unlike(experiment: &Value) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    if experiment["stopping_policy"] != "full" {
+        flaws.push(Flaw::new(
+            "/spec/stopping_policy",
+            "a gate compares trials that have trained all their tokens, and a race stops those that lose",
+            "write \"stopping_policy\": \"full\"",
+        ));
+    }
+    if experiment["keep_alive_seconds"]
+        .as_u64()
+        .is_some_and(|seconds| seconds > 0)
+    {
+        flaws.push(Flaw::new(
+            "/spec/keep_alive_seconds",
+            "trials on the same warm instances differ less than commits do: the gate would take luck for a change",
+            "leave it out",
+        ));
+    }
+    flaws
 }
 
 /// Whether a place takes a trigger in, and whether what runs depends on it.
@@ -149,13 +171,40 @@ pub fn flaws(experiment: &Value) -> Vec<Flaw> {
     flaws
 }
 
-/// A hash of what is the same for every commit of a template, of one candidate: the workload and the candidate with
-/// their references as they are written. Figures compare only if it is equal.
-pub fn comparable(experiment: &Value, candidate: &str) -> String {
-    let candidates = experiment["candidates"].as_array();
-    let own = candidates.and_then(|all| all.iter().find(|one| one["name"] == candidate));
-    let written = json!([experiment["region"], experiment["workload"], own]);
-    hex::encode(Sha256::digest(written.to_string()))
+/// A hash of what must be the same for figures to compare, of one candidate: region, workload, checkpoints and the
+/// candidate, as the template has them, with the hyperparameters that a trigger chose. What differs from commit to
+/// commit is left as it is written. `resolved`: the experiment that was started.
+pub fn comparable(template: &Value, resolved: &Value, candidate: &str) -> String {
+    let mut written = template.clone();
+    let (found, _) = reference::find(template);
+    for one in found
+        .iter()
+        .filter(|one| one.path.first().is_some_and(|name| name == HYPERPARAMETERS))
+    {
+        if let (Some(place), Some(chosen)) = (
+            written.pointer_mut(&one.pointer),
+            resolved.pointer(&one.pointer),
+        ) {
+            place.clone_from(chosen);
+        }
+    }
+    let written = &written;
+    let candidates = written["candidates"].as_array();
+    let mut own = candidates
+        .and_then(|all| all.iter().find(|one| one["name"] == candidate))
+        .cloned();
+    // How often it is measured, and how it is bought, does not change what is measured; spot has a name of its own.
+    if let Some(Value::Object(own)) = &mut own {
+        own.remove("repeats");
+        own.remove("purchase_options");
+    }
+    let same = json!([
+        written["region"],
+        written["workload"],
+        written["checkpoint"],
+        own
+    ]);
+    hex::encode(Sha256::digest(same.to_string()))
 }
 
 /// Where what runs depends on the commit.

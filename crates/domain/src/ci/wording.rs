@@ -38,8 +38,9 @@ impl Measure {
             Self::UsdPerMillionTokens => format!("${figure:.4} per million tokens"),
             Self::TokensPerSecond => format!("{figure:.0} tokens/s"),
             Self::PeakGpuMemoryPercent => format!("{figure:.1} % of a GPU's memory at the peak"),
-            Self::Loss => format!("loss {figure:.4}"),
-            Self::TotalUsd => format!("${figure:.2} per trial"),
+            Self::TrainLoss => format!("training loss {figure:.4}"),
+            Self::ValidationLoss => format!("validation loss {figure:.4}"),
+            Self::TrainingUsd => format!("${figure:.2} per trial"),
         }
     }
 
@@ -47,12 +48,12 @@ impl Measure {
     fn worse(self, percent: f64) -> &'static str {
         let is_worse = percent >= 0.0;
         match (self, is_worse) {
-            (Self::UsdPerMillionTokens | Self::TotalUsd, true) => "dearer",
-            (Self::UsdPerMillionTokens | Self::TotalUsd, false) => "cheaper",
+            (Self::UsdPerMillionTokens | Self::TrainingUsd, true) => "dearer",
+            (Self::UsdPerMillionTokens | Self::TrainingUsd, false) => "cheaper",
             (Self::TokensPerSecond, true) => "slower",
             (Self::TokensPerSecond, false) => "faster",
-            (Self::PeakGpuMemoryPercent | Self::Loss, true) => "higher",
-            (Self::PeakGpuMemoryPercent | Self::Loss, false) => "lower",
+            (Self::PeakGpuMemoryPercent | Self::TrainLoss | Self::ValidationLoss, true) => "higher",
+            (Self::PeakGpuMemoryPercent | Self::TrainLoss | Self::ValidationLoss, false) => "lower",
         }
     }
 }
@@ -77,7 +78,7 @@ impl Judged {
     pub fn sentence(&self) -> String {
         let Some(measured) = self.measured else {
             return format!(
-                "{}: {} was not measured",
+                "{}: no trial has reported {}: define a metric for it, or take the limit out",
                 self.candidate,
                 self.measure.as_str()
             );
@@ -90,7 +91,13 @@ impl Judged {
             || format!("than the number {}", self.baseline.unwrap_or_default()),
             |trials| format!("than {trials} earlier"),
         );
-        format!("{measured}, {} {other}", change.words(self.measure))
+        let is_better = change.high_percent < -self.worse_by_percent;
+        let hint = if is_better {
+            "; accept it as a level to hold later commits to it"
+        } else {
+            ""
+        };
+        format!("{measured}, {} {other}{hint}", change.words(self.measure))
     }
 
     /// Why it is neither passed nor regressed, and what to do about that.
@@ -114,15 +121,18 @@ impl Judgement {
         let word = self.verdict.as_str();
         let first = self.limits.iter().find(|one| one.verdict == self.verdict);
         let line = match (self.verdict, first) {
-            (Verdict::Error, _) => match self.unmeasured.iter().find(|one| one.has_failed) {
-                Some(one) => format!("{word}: {} was not measured: {}", one.candidate, one.why),
-                None => format!("{word}: nothing was measured"),
+            (Verdict::Error, judged) => match (self.unmeasured.first(), judged) {
+                (Some(one), _) => {
+                    format!("{word}: {} was not measured: {}", one.candidate, one.why)
+                }
+                (None, Some(one)) => format!("{word}: {}", one.sentence()),
+                (None, None) => format!("{word}: nothing was measured"),
             },
             (Verdict::Inconclusive, Some(one)) => format!("{word}: {}", one.why_open()),
             (Verdict::Passed | Verdict::Regressed, Some(one)) => {
                 format!("{word}: {}", one.sentence())
             }
-            (_, None) => word.to_owned(),
+            (_, None) => format!("{word}: its trials have completed; the template has no gate"),
         };
         cut(&line)
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::finding::escaped;
+
 /// A reference, and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
@@ -97,7 +99,7 @@ fn each_text(value: &Value, pointer: &str, act: &mut dyn FnMut(&str, &str)) {
         }
         Value::Object(fields) => {
             for (name, field) in fields {
-                let name = name.replace('~', "~0").replace('/', "~1");
+                let name = escaped(name);
                 each_text(field, &format!("{pointer}/{name}"), act);
             }
         }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Flaw;
 use super::flaws::{Flaws, is_address, is_open};
 use crate::catalog;
-use crate::finding::nearest;
+use crate::finding::{escaped, nearest};
 use crate::sagemaker::tuning::{Scaling, Strategy};
 use crate::spec::pipeline::tuning::{RangeSpec, TuningSpec};
 
@@ -277,7 +277,7 @@ fn ranges(
     );
     for (name, range) in all.iter().take(RANGES_MAX) {
         if let Some((detail, fix)) = wrong(spec, name, range) {
-            let name = name.replace('~', "~0").replace('/', "~1");
+            let name = escaped(name);
             flaws.add_unless(false, &format!("{member}/{name}"), detail, fix);
         }
     }

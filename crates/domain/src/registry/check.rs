@@ -9,6 +9,7 @@ use crate::catalog::serving::Serving;
 use crate::catalog::{self, InstanceType};
 use crate::doctor::ImageUri;
 use crate::embedded::pattern;
+use crate::finding::escaped;
 use crate::number::GIB;
 use crate::registry::provenance::{PREFIX, VALUE_MAX, is_allowed};
 use crate::registry::{Approval, ModelPackageRequest};
@@ -198,11 +199,6 @@ pub fn is_ours(name: &str) -> Flaw {
         detail: format!("names that begin with {PREFIX} say where the model comes from"),
         fix: "name it otherwise".to_owned(),
     }
-}
-
-/// A name as a part of a JSON pointer (RFC 6901).
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// Types that do not serve, or do not hold the weights.

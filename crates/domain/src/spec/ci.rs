@@ -18,7 +18,7 @@ pub struct TemplateSettings {
     /// Hyperparameters of a trigger that names none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hyperparameters: BTreeMap<String, String>,
-    /// What its runs are held to. Without it, a run passes once all its trials have completed.
+    /// What its runs are held to. Without it, a run passes if no trial has failed and one has completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSettings>,
 }
@@ -27,17 +27,18 @@ named! {
     /// A figure that a gate compares. Dollars are compared at one price, that of the newest run: a change of price is
     /// no change of code.
     Measure {
-        /// Dollars for a million trained tokens, from the steady speed and the billed share of the time.
+        /// Dollars for a million trained tokens at the steady speed.
         UsdPerMillionTokens = "usd_per_million_tokens",
         /// The steady speed; less is worse.
         TokensPerSecond = "tokens_per_second",
-        /// The most that was seen of one GPU's memory, percent.
+        /// The highest minute of GPU memory in use, percent, as a mean over the GPUs that are reported together.
         PeakGpuMemoryPercent = "peak_gpu_memory_percent",
-        /// The last validation loss, or the last training loss without one, of trials that have trained all their
-        /// tokens.
-        Loss = "loss",
-        /// What all billed time of a trial costs, its set-up included.
-        TotalUsd = "total_usd",
+        /// The last training loss, of trials that have trained all their tokens.
+        TrainLoss = "train_loss",
+        /// The last validation loss, likewise.
+        ValidationLoss = "validation_loss",
+        /// What the billed time of a trial's training job costs, its set-up included.
+        TrainingUsd = "training_usd",
     }
 }
 
@@ -54,9 +55,9 @@ named! {
 pub struct GateSettings {
     /// At least one, each measure once.
     pub limits: Vec<GateLimit>,
-    /// Only runs of this branch become the baseline; pushes of every branch when absent. Pull requests never do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub baseline_branch: Option<String>,
+    /// Runs of this branch make the baseline; `main` when absent. Those of pull requests never do.
+    #[serde(default = "baseline_branch")]
+    pub baseline_branch: String,
     /// Trials that the baseline consists of, the newest ones: 5 to 50.
     #[serde(default = "baseline_trials")]
     pub baseline_trials: u32,
@@ -75,9 +76,13 @@ pub struct GateLimit {
     /// Percent of the baseline, 0 to 100: what is less is not worth an alarm.
     #[serde(default = "worse_by_percent")]
     pub worse_by_percent: f64,
-    /// A number to compare with, in place of earlier runs.
+    /// A number to compare with, in place of earlier runs; dollars are compared at the newest price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<f64>,
+}
+
+fn baseline_branch() -> String {
+    "main".to_owned()
 }
 
 fn baseline_trials() -> u32 {

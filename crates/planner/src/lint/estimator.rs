@@ -2,11 +2,13 @@
 //! `PyTorch(…)`, and reading them into a [`Job`]. [`crate::render::estimator`] has the request that
 //! the SDK would send for them.
 
-use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, distance, nearest};
+use bakeoff_domain::finding::{
+    FINDINGS_MAX, Finding, Operation, Severity, distance, escaped, nearest,
+};
 use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value, json};
 
-use super::job::{At, Group, Job, Origin, escaped, strings};
+use super::job::{At, Group, Job, Origin, strings};
 use super::rules::found;
 use super::{shape, training};
 use crate::render::{body, estimator, sdk};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::finding::Operation;
+use bakeoff_domain::finding::{Operation, escaped};
 use bakeoff_domain::spec::technique::Techniques;
 use bakeoff_domain::spec::{
     CandidateSpec, ExperimentSpec, ParallelLibrary, ProfileSpec, PurchaseOption, WorkloadSpec,
@@ -413,11 +413,6 @@ fn libraries_of(
         ),
     ];
     started.into_iter().flatten()
-}
-
-/// A key as a segment of a JSON pointer.
-pub(super) fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
 }
 
 /// Reads a candidate of an experiment.

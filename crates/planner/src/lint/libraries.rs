@@ -4,11 +4,12 @@
 use std::ops::RangeInclusive;
 
 use bakeoff_domain::catalog::{self, InstanceType};
+use bakeoff_domain::finding::escaped;
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use bakeoff_domain::spec::{ParallelLibrary, runs_on};
 use serde_json::{Map, Value};
 
-use super::job::{At, Job, Member, Origin, escaped};
+use super::job::{At, Job, Member, Origin};
 use super::rules::found;
 use crate::render::sdk::{Framework, Image};
 

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use bakeoff_domain::embedded;
+use bakeoff_domain::finding::escaped;
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use regex::Regex;
 use serde_json::{Map, Value};
 
 use self::limits::Check::{self, Entries, Items, Label, OneOf, Pattern, Range, Text, Truth};
 use self::limits::{LIMITS, MEMBERS, OPTIONAL_OBJECTS, REQUIRED};
-use super::job::escaped;
 use super::rules::found;
 
 static PATTERNS: LazyLock<Vec<Option<Regex>>> = LazyLock::new(|| {

@@ -11,7 +11,7 @@ use crate::spec::ci::Inconclusive;
 fn settings() -> GateSettings {
     GateSettings {
         limits: vec![limit(Measure::UsdPerMillionTokens)],
-        baseline_branch: None,
+        baseline_branch: "main".to_owned(),
         baseline_trials: 10,
         rounds: 3,
         inconclusive: Inconclusive::Success,
@@ -33,8 +33,10 @@ fn reading(hours: f64) -> Reading {
         hours_per_million_tokens: Some(hours),
         tokens_per_second: Some(1.0 / hours),
         peak_gpu_memory_percent: Some(80.0),
-        loss: None,
+        train_loss: None,
+        validation_loss: None,
         billed_hours: Some(hours),
+        is_spot: false,
         usd_per_hour: Some(Usd(rust_decimal::Decimal::from(2))),
     }
 }
@@ -232,7 +234,7 @@ fn settings_that_cannot_work_are_named() {
     settings.limits[1].baseline = Some(0.0);
     settings.rounds = 4;
     settings.baseline_trials = 4;
-    settings.baseline_branch = Some(String::new());
+    settings.baseline_branch = String::new();
     let pointers: Vec<String> = settings
         .flaws()
         .into_iter()
@@ -333,6 +335,35 @@ fn equal_commits_are_called_worse_in_less_than_one_of_twenty() {
         assert!(worse.regressed >= power, "{table}");
     }
     println!("{table}");
+}
+
+/// A limit on what nobody reports is no pass, and does not stop the others from being measured again.
+#[test]
+fn what_is_never_reported_is_an_error() {
+    let mut gate = settings();
+    gate.limits.push(limit(Measure::ValidationLoss));
+    let judged = verdict(&gate, &[1.0], &like(&STEADY));
+    assert_eq!(judged.verdict, Verdict::Error);
+    let said = judged.summary();
+    assert!(
+        said.contains("no trial has reported validation_loss"),
+        "{said}"
+    );
+    let dearer = verdict(&gate, &[1.2], &like(&STEADY));
+    assert_eq!(dearer.verdict, Verdict::Regressed);
+}
+
+/// With few trials an observed spread counts with the uncertainty that it has.
+#[test]
+fn few_trials_that_differ_much_prove_little() {
+    let judged = verdict(&settings(), &[1.3], &like(&[1.0, 1.1]));
+    assert_eq!(judged.verdict, Verdict::Inconclusive, "{judged:?}");
+    let gate = GateSettings {
+        limits: vec![limit(Measure::TrainingUsd)],
+        ..settings()
+    };
+    let judged = verdict(&gate, &[1.2], &like(&[1.0]));
+    assert_eq!(judged.verdict, Verdict::Inconclusive, "{judged:?}");
 }
 
 #[test]
