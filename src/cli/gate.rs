@@ -39,8 +39,10 @@ pub(super) struct GateOptions {
     /// `refs/heads/main`, `refs/tags/v1`.
     #[arg(long = "ref", value_name = "REF")]
     reference: Option<String>,
+    /// The commit's branch: only that of the gate's baseline becomes one.
     #[arg(long)]
     branch: Option<String>,
+    /// The number of its pull request, or merge request.
     #[arg(long)]
     pull_request: Option<u64>,
     /// The image built from the commit: by digest, or with a tag that has the commit in it.
