@@ -51,7 +51,7 @@ pub struct CiRunView {
     pub accepted_at: Option<DateTime<Utc>>,
     /// `rule`, or the API key that it was asked with.
     pub accepted_by: Option<String>,
-    /// It had regressed when it was accepted: later runs are compared with it, and with none before it.
+    /// Later runs are compared with it, and with none before it.
     pub begins_level: bool,
     /// Later runs are compared with it beside their baseline.
     pub is_release: bool,

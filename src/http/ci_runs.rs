@@ -52,6 +52,17 @@ fn started(started: Delivered, duplicate: bool) -> (StatusCode, Json<CiStarted>)
     (StatusCode::ACCEPTED, Json(answer))
 }
 
+/// What a delivery has started before.
+fn again(earlier: Delivered) -> Answer {
+    if earlier.is_of_another_commit {
+        return Err(Problem::conflict(
+            "delivery-id-reused",
+            "this delivery_id has started another commit: use one for each run of CI",
+        ));
+    }
+    Ok(started(earlier, true))
+}
+
 /// Starts what a delivery tells of, or says what it has started before.
 pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
     let delivery = Delivery {
@@ -64,13 +75,7 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
         run: CiRunId(ids::fresh()),
     };
     if let Some(earlier) = app.store.delivered(&delivery).await? {
-        if earlier.is_of_another_commit {
-            return Err(Problem::conflict(
-                "delivery-id-reused",
-                "this delivery_id has started another commit: use one for each run of CI",
-            ));
-        }
-        return Ok(started(earlier, true));
+        return again(earlier);
     }
     let prepared = prepared(app, &template, &told.trigger).await?;
     let once = Once::Delivery(delivery);
@@ -85,9 +90,7 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
         )),
         Err(StoreError::Conflict { constraint }) if constraint.starts_with("ci_deliveries_") => {
             let earlier = app.store.delivered(&delivery).await?;
-            earlier
-                .map(|earlier| started(earlier, true))
-                .ok_or_else(|| Problem::unavailable("try again"))
+            earlier.map_or_else(|| Err(Problem::unavailable("try again")), again)
         }
         Err(StoreError::Missing {
             table: "ci_templates",

@@ -28,8 +28,8 @@ use crate::api::webhook_endpoints::{
 use crate::app::App;
 use crate::auth::secrets::webhook_secret;
 use crate::ids;
+use crate::outgoing::message::message;
 use crate::store::webhooks::{ENDPOINTS_MAX, NewWebhookEndpoint, WebhookChange, WebhookEndpoint};
-use crate::tasks::courier;
 
 /// How long an old secret signs too.
 const OVERLAP: TimeDelta = TimeDelta::days(1);
@@ -298,7 +298,8 @@ pub(super) async fn test(
         Form::Slack => slack(EventSeverity::Info, "test", text, None),
     };
     let message_id = DeliveryId(ids::fresh()).to_string();
-    let message = courier::message(&app, &endpoint, &message_id, body.to_string());
+    let (key, now) = (&app.settings.secret_key, app.clock.now());
+    let message = message(key, &endpoint, &message_id, body.to_string(), now);
     let message = message.map_err(|_| Problem::internal())?;
     let answer = app
         .outgoing

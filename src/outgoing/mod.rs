@@ -3,6 +3,7 @@
 //! (`--outgoing-allow`). What is sent, when, and what becomes of it is in [`crate::tasks::courier`].
 
 pub mod address;
+pub mod message;
 mod resolver;
 
 use std::net::IpAddr;

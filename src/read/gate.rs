@@ -25,8 +25,6 @@ const ALL_STEPS: f64 = 0.9;
 pub struct Measured {
     pub readings: Vec<Reading>,
     pub unmeasured: Vec<Unmeasured>,
-    /// Somebody has cancelled the newest experiment.
-    pub is_cancelled: bool,
 }
 
 /// Reads the trials of a run's experiments; `spec` is its template's.
@@ -52,7 +50,8 @@ pub async fn measured(
     let rows = comparison_of(store, &selection, now).await?.rows;
     let peaks = peaks(store, &rows).await?;
     let written = to_json(spec)?;
-    let completed = rows.iter().filter(|row| missing(row, true).is_none());
+    let has_gate = run.settings.gate.is_some();
+    let completed = rows.iter().filter(|row| missing(row, has_gate).is_none());
     let readings = completed
         .map(|row| Reading {
             comparable: template::comparable(&written, &resolved, &row.candidate),
@@ -60,10 +59,13 @@ pub async fn measured(
             ..reading(row)
         })
         .collect();
+    let mut unmeasured = unmeasured(&rows, has_gate);
+    if newest == Some(ExperimentState::Cancelled) {
+        unmeasured.insert(0, Unmeasured::cancelled());
+    }
     Ok(Measured {
-        unmeasured: unmeasured(&rows, run.settings.gate.is_some()),
         readings,
-        is_cancelled: newest == Some(ExperimentState::Cancelled),
+        unmeasured,
     })
 }
 
@@ -136,7 +138,7 @@ fn reading(row: &ComparisonRow) -> Reading {
     }
 }
 
-/// The most memory of one GPU that each trial used, percent.
+/// The highest minute of GPU memory in use of each trial, percent.
 async fn peaks(store: &Store, rows: &[ComparisonRow]) -> Result<BTreeMap<Uuid, f64>, StoreError> {
     let trials: Vec<Uuid> = rows
         .iter()

@@ -6,19 +6,15 @@ use std::time::Duration;
 
 use bakeoff_domain::ids::WebhookEndpointId;
 use bakeoff_domain::webhook::{self, Form, Tried};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::StreamExt;
-use hmac::Mac;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue};
 use serde_json::json;
 
 use crate::api::events::EventView;
 use crate::app::App;
-use crate::auth::secrets::{mac, webhook_secret};
-use crate::clock::{Stopwatch, real_now};
+use crate::clock::Stopwatch;
 use crate::crash;
+use crate::outgoing::message::message;
 use crate::outgoing::{Answer, NoAnswer};
 use crate::store::webhooks::WebhookEndpoint;
 use crate::store::webhooks::deliveries::{ClaimedDelivery, NewAttempt};
@@ -31,13 +27,6 @@ const AT_ONCE: usize = 4;
 const TURN: Duration = Duration::from_secs(20);
 /// How long a claim is held: longer than its requests may take, a quarter of a minute each.
 const HOLD: TimeDelta = TimeDelta::minutes(5);
-
-/// What is sent.
-#[derive(Debug)]
-pub struct Message {
-    pub headers: HeaderMap,
-    pub body: String,
-}
 
 /// Runs one tick; returns how many deliveries were tried. Each endpoint has a turn of its own: one that is slow holds
 /// up no other.
@@ -88,7 +77,9 @@ async fn deliver(app: &App, delivery: &ClaimedDelivery) -> Result<(), StoreError
     };
     let (entry, experiment) = app.store.event(delivery.event_id).await?;
     let body = body(&endpoint, &entry.into(), &experiment)?;
-    let message = message(app, &endpoint, &delivery.id.to_string(), body);
+    let key = &app.settings.secret_key;
+    let id = delivery.id.to_string();
+    let message = message(key, &endpoint, &id, body, app.clock.now());
     crash::point("before_delivery");
     let answer = match message {
         Ok(message) => {
@@ -152,68 +143,4 @@ fn body(
             webhook::slack(event.severity, experiment, &event.message, way_out).to_string()
         }
     })
-}
-
-/// A message with its id, the time of this try, and its signatures (Standard Webhooks 1.0.0).
-pub fn message(
-    app: &App,
-    endpoint: &WebhookEndpoint,
-    id: &str,
-    body: String,
-) -> Result<Message, InvalidHeaderValue> {
-    // What a receiver compares with its own clock.
-    let sent = real_now().timestamp().to_string();
-    let newest = endpoint.secret_version;
-    let has_previous = newest > 1
-        && endpoint
-            .previous_secret_until
-            .is_some_and(|until| app.clock.now() < until);
-    let versions = [Some(newest), has_previous.then(|| newest - 1)];
-    let signatures: Vec<String> = versions
-        .into_iter()
-        .flatten()
-        .map(|version| {
-            let key = webhook_secret(&app.settings.secret_key, endpoint.id, version);
-            signature(&key, id, &sent, &body)
-        })
-        .collect();
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    for (name, value) in [
-        ("webhook-id", id),
-        ("webhook-timestamp", &sent),
-        ("webhook-signature", &signatures.join(" ")),
-    ] {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
-    }
-    Ok(Message { headers, body })
-}
-
-/// `v1,` and the base64 of the HMAC-SHA256 of id, time and body.
-fn signature(key: &[u8], id: &str, sent: &str, body: &str) -> String {
-    let signed = format!("{id}.{sent}.{body}");
-    format!(
-        "v1,{}",
-        STANDARD.encode(mac(key, signed.as_bytes()).finalize().into_bytes())
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The example of Standard Webhooks 1.0.0.
-    #[test]
-    fn the_published_signature_is_ours() {
-        let key = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-        assert_eq!(
-            signature(
-                &key,
-                "msg_p5jXN8AQM9LWM0D4loKWxJek",
-                "1614265330",
-                r#"{"test": 2432232314}"#
-            ),
-            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-        );
-    }
 }

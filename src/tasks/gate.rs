@@ -2,7 +2,7 @@
 //! itself: [`bakeoff_domain::ci::gate`] does.
 
 use bakeoff_domain::ci::Event;
-use bakeoff_domain::ci::gate::{self, Baseline, Judgement, Unmeasured, Verdict};
+use bakeoff_domain::ci::gate::{self, Baseline, Judgement};
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{CiRunId, ProjectId};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -53,8 +53,7 @@ async fn carry_on(app: &App, project: ProjectId, id: CiRunId) -> Result<bool, St
     let settings = run.settings.gate.as_ref();
     let rounds = settings.map_or(1, |settings| settings.rounds);
     let round = u32::try_from(run.experiments.len()).unwrap_or(u32::MAX);
-    let may_go_on = !measured.is_cancelled && !run.is_template_deleted && round < rounds;
-    if judgement.is_worth_another && may_go_on {
+    if judgement.is_worth_another && !run.is_template_deleted && round < rounds {
         match measure_again(app, &run, round + 1).await? {
             Ok(is_begun) => return Ok(is_begun),
             Err(findings) => {
@@ -70,7 +69,10 @@ async fn carry_on(app: &App, project: ProjectId, id: CiRunId) -> Result<bool, St
     let new = NewVerdict {
         readings: &measured.readings,
         judgement: &judgement,
-        is_accepted: is_accepted(&run, judgement.verdict),
+        is_accepted: settings.is_some_and(|gate| {
+            let is_merged = run.event != Event::PullRequest && run.pull_request.is_none();
+            gate.accepts(judgement.verdict, run.branch.as_deref(), is_merged)
+        }),
     };
     app.store.decide_ci_run(&run, new, now).await
 }
@@ -86,32 +88,13 @@ async fn judgement(app: &App, run: &CiRun, measured: &Measured) -> Result<Judgem
         }
         None => Baseline::default(),
     };
-    let mut unmeasured = measured.unmeasured.clone();
-    if measured.is_cancelled {
-        unmeasured.insert(
-            0,
-            Unmeasured {
-                candidate: "the experiment".to_owned(),
-                why: "somebody has cancelled it".to_owned(),
-                has_failed: true,
-            },
-        );
-    }
+    let unmeasured = measured.unmeasured.clone();
     Ok(gate::judge(
         settings,
         &measured.readings,
         unmeasured,
         &baseline,
     ))
-}
-
-/// Whether a run becomes a baseline by itself. Inconclusive ones do too: a baseline of passed runs alone keeps only
-/// those that were lucky, and calls most of the others worse.
-fn is_accepted(run: &CiRun, verdict: Verdict) -> bool {
-    let gate = run.settings.gate.as_ref();
-    let is_on_branch = gate.is_some_and(|gate| run.branch.as_ref() == Some(&gate.baseline_branch));
-    let is_merged = run.event != Event::PullRequest && run.pull_request.is_none();
-    is_merged && is_on_branch && matches!(verdict, Verdict::Passed | Verdict::Inconclusive)
 }
 
 /// Starts the same experiment once more; the findings if it is refused by now.

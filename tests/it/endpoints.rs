@@ -370,8 +370,8 @@ async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: 
     assert_eq!(number(&pool, estimated).await, 1);
 }
 
-/// Nobody hears that it was created, and the next try comes hours later: it finds the endpoint, which is billed since
-/// its creation. It is gone by the next look, and only its start that was seen then tells for how long it was there.
+/// Nobody hears that it was created, and the next try comes hours later: it finds the endpoint, whose start is its
+/// creation, also if nobody sees it again.
 #[sqlx::test(migrations = false)]
 async fn a_creation_that_nobody_heard_of_is_billed_from_then_on(pool: PgPool) {
     let test = TestApp::with_faults(pool.clone(), &["--lost-reply", "1"]).await;

@@ -91,7 +91,7 @@ pub struct Baseline {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accepted {
     pub readings: Vec<Reading>,
-    /// Somebody has accepted it although it was worse: those before it are at another level.
+    /// Somebody has accepted that it is worse, or better: those before it are at another level.
     pub begins_level: bool,
 }
 
@@ -174,6 +174,17 @@ pub struct Unmeasured {
     pub why: String,
     /// False of one that a race has stopped, which only experiments without a gate have.
     pub has_failed: bool,
+}
+
+impl Unmeasured {
+    /// Somebody has cancelled the experiment: what is left of it is no verdict.
+    pub fn cancelled() -> Self {
+        Self {
+            candidate: "the experiment".to_owned(),
+            why: "somebody has cancelled it".to_owned(),
+            has_failed: true,
+        }
+    }
 }
 
 /// Judges the trials of a commit, of all rounds so far.
@@ -450,6 +461,14 @@ fn rate(reading: &Reading, measure: Measure) -> Option<f64> {
 }
 
 impl GateSettings {
+    /// Whether a run becomes a baseline by itself; `is_merged`: it is of no pull request. Inconclusive ones do too: a
+    /// baseline of passed runs alone keeps only those that were lucky, and calls most of the others worse.
+    pub fn accepts(&self, verdict: Verdict, branch: Option<&str>, is_merged: bool) -> bool {
+        is_merged
+            && branch == Some(self.baseline_branch.as_str())
+            && matches!(verdict, Verdict::Passed | Verdict::Inconclusive)
+    }
+
     /// What is wrong with them; pointers are into the settings.
     pub fn flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();

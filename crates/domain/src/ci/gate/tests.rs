@@ -227,6 +227,18 @@ fn what_was_not_measured_is_an_error_unless_the_race_has_stopped_it() {
 }
 
 #[test]
+fn what_is_merged_and_not_worse_becomes_the_baseline() {
+    let accepts = |verdict, branch, is_merged| settings().accepts(verdict, branch, is_merged);
+    assert!(accepts(Verdict::Passed, Some("main"), true));
+    assert!(accepts(Verdict::Inconclusive, Some("main"), true));
+    assert!(!accepts(Verdict::Regressed, Some("main"), true));
+    assert!(!accepts(Verdict::Error, Some("main"), true));
+    assert!(!accepts(Verdict::Passed, Some("main"), false));
+    assert!(!accepts(Verdict::Passed, Some("feature"), true));
+    assert!(!accepts(Verdict::Passed, None, true));
+}
+
+#[test]
 fn settings_that_cannot_work_are_named() {
     let mut settings = settings();
     settings.limits.push(limit(Measure::UsdPerMillionTokens));
