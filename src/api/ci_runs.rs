@@ -1,5 +1,6 @@
 //! API views of CI runs: what a gate says of a commit, and why.
 
+use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::{Change, Judged, Judgement, Unmeasured, Verdict};
 use bakeoff_domain::ci::wording::CiNews;
 use bakeoff_domain::ci::{Event, Sender};
@@ -9,19 +10,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::commit_status::CommitStatusOfRun;
 use crate::store::ci::runs::CiRun;
-
-/// How CI takes a verdict: the state of a commit status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CiState {
-    /// There is no verdict yet.
-    Pending,
-    Success,
-    Failure,
-    /// Nothing was measured.
-    Error,
-}
 
 /// What CI has started for a commit, and what the template's gate says of it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -55,6 +45,9 @@ pub struct CiRunView {
     pub begins_level: bool,
     /// Later runs are compared with it beside their baseline.
     pub is_release: bool,
+    /// What is shown of it at GitHub or GitLab; null if its template tells nobody.
+    #[serde(default)]
+    pub commit_status: Option<CommitStatusOfRun>,
     pub created_at: DateTime<Utc>,
     pub decided_at: Option<DateTime<Utc>>,
 }
@@ -148,21 +141,6 @@ pub struct CiRelease {
     pub run_id: Option<CiRunId>,
 }
 
-impl CiState {
-    pub fn of(verdict: Option<Verdict>, inconclusive: Inconclusive, is_accepted: bool) -> Self {
-        match (verdict, inconclusive) {
-            (None, _) => Self::Pending,
-            (Some(Verdict::Regressed), _) if is_accepted => Self::Success,
-            (Some(Verdict::Passed), _) | (Some(Verdict::Inconclusive), Inconclusive::Success) => {
-                Self::Success
-            }
-            (Some(Verdict::Regressed), _)
-            | (Some(Verdict::Inconclusive), Inconclusive::Failure) => Self::Failure,
-            (Some(Verdict::Error), _) => Self::Error,
-        }
-    }
-}
-
 impl From<Change> for CiChange {
     fn from(change: Change) -> Self {
         Self {
@@ -235,6 +213,7 @@ impl From<CiRun> for CiRunView {
             begins_level: acceptance.is_some_and(|one| one.begins_level),
             is_release: run.is_release,
             experiment_ids: run.experiments,
+            commit_status: run.commit_status.map(Into::into),
             created_at: run.created_at,
             decided_at: run.decided_at,
         }

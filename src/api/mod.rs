@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod checkpoints;
 pub mod ci;
 pub mod ci_runs;
+pub mod commit_status;
 pub mod comparison;
 pub mod decisions;
 pub mod diagnosis;

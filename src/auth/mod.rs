@@ -2,4 +2,5 @@
 
 pub mod keys;
 pub mod push_token;
+pub mod seal;
 pub mod secrets;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
 use bakeoff_domain::ids::{CiRunId, TemplateId};
 use clap::Args;
@@ -14,7 +15,7 @@ use clap::Args;
 use super::client::{Client, Target};
 use super::{pair, run};
 use crate::api::ci::{CiStarted, CiTrigger};
-use crate::api::ci_runs::{CiRunView, CiState};
+use crate::api::ci_runs::CiRunView;
 use crate::ci_report;
 use crate::clock::{Stopwatch, real_sleep};
 use crate::ids;

@@ -220,7 +220,7 @@ pub(super) async fn list(
     )))
 }
 
-async fn run(app: &App, caller: &Caller, id: CiRunId) -> Result<CiRun, Problem> {
+pub(super) async fn run(app: &App, caller: &Caller, id: CiRunId) -> Result<CiRun, Problem> {
     let run = app.store.ci_run(caller.project, id).await?;
     run.ok_or_else(|| Problem::not_found(format!("there is no CI run {id} in this project")))
 }

@@ -10,6 +10,7 @@ mod catalog;
 mod checkpoints;
 mod ci;
 mod ci_runs;
+mod commit_status;
 mod comparison;
 mod corrections;
 mod doctor;
@@ -182,6 +183,12 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(ci_runs::get))
         .routes(routes!(ci_runs::report))
         .routes(routes!(ci_runs::accept))
+        .routes(routes!(
+            commit_status::set,
+            commit_status::get,
+            commit_status::delete
+        ))
+        .routes(routes!(commit_status::send_again))
         .routes(routes!(webhook_endpoints::create, webhook_endpoints::list))
         .routes(routes!(
             webhook_endpoints::get,

@@ -1,8 +1,10 @@
-//! Requests to addresses that users name: webhook endpoints. The service stands inside of a network that users do not,
+//! Requests to addresses that users name: webhook endpoints, code hosts. The service stands inside of a network that users do not,
 //! so that each request goes only to addresses that are public, or that the operator has allowed
-//! (`--outgoing-allow`). What is sent, when, and what becomes of it is in [`crate::tasks::courier`].
+//! (`--outgoing-allow`). What is sent, when, and what becomes of it is in [`crate::tasks::courier`] and
+//! [`crate::tasks::commit_statuses`].
 
 pub mod address;
+pub mod code_host;
 pub mod message;
 mod resolver;
 
@@ -14,7 +16,7 @@ use futures::StreamExt;
 use ipnet::IpNet;
 use reqwest::dns::Resolve;
 use reqwest::header::HeaderMap;
-use reqwest::{Url, redirect};
+use reqwest::{Method, Url, redirect};
 use thiserror::Error;
 use url::Host;
 
@@ -26,7 +28,7 @@ use crate::clock::Stopwatch;
 const PATIENCE: Duration = Duration::from_secs(15);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of an answer that are read.
-const ANSWER_MAX: usize = 4096;
+pub const ANSWER_MAX: usize = 4096;
 /// Characters of an address.
 const URL_MAX: usize = 2000;
 /// Ports that are taken of public addresses.
@@ -60,11 +62,28 @@ pub enum NoAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
-    /// Retry-After, seconds.
-    pub retry_after: Option<u64>,
-    /// The first 4 kB.
+    pub headers: HeaderMap,
+    /// As much of it as was asked for.
     pub body: String,
     pub milliseconds: u64,
+}
+
+impl Answer {
+    /// A header that is a whole number: Retry-After, seconds.
+    pub fn number(&self, header: &str) -> Option<u64> {
+        self.headers.get(header)?.to_str().ok()?.trim().parse().ok()
+    }
+}
+
+/// What is to be sent. Its headers may be secret: it has no Debug.
+#[expect(missing_debug_implementations, reason = "its headers may be secret")]
+pub struct Request {
+    pub method: Method,
+    pub address: String,
+    pub headers: HeaderMap,
+    pub body: String,
+    /// Bytes of the answer that are read.
+    pub answer_max: usize,
 }
 
 /// Sends requests to addresses that users name.
@@ -135,34 +154,49 @@ impl Outgoing {
         }
     }
 
-    /// Sends a body once. A redirect is an answer like any other: it is not followed.
+    /// Posts a body once, and reads the first 4 kB of the answer.
     pub async fn post(
         &self,
         address: &str,
         headers: HeaderMap,
         body: String,
     ) -> Result<Answer, NoAnswer> {
-        let (url, client) = self.route(address)?;
+        let request = Request {
+            method: Method::POST,
+            address: address.to_owned(),
+            headers,
+            body,
+            answer_max: ANSWER_MAX,
+        };
+        self.send(request).await
+    }
+
+    /// Sends a request once. A redirect is an answer like any other: it is not followed.
+    pub async fn send(&self, request: Request) -> Result<Answer, NoAnswer> {
+        let (url, client) = self.route(&request.address)?;
         let took = Stopwatch::start();
         let failed = |error: reqwest::Error| NoAnswer::Failed(chain(&error.without_url()));
-        let sent = client.post(url).headers(headers).body(body).send();
+        let sent = client
+            .request(request.method, url)
+            .headers(request.headers)
+            .body(request.body)
+            .send();
         let answer = sent.await.map_err(failed)?;
         let status = answer.status().as_u16();
-        let retry_after = answer.headers().get(reqwest::header::RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let headers = answer.headers().clone();
         let mut read = Vec::new();
         let mut chunks = answer.bytes_stream();
         // The status is what counts: an answer that breaks off is one.
         while let Some(Ok(chunk)) = chunks.next().await {
             read.extend_from_slice(&chunk);
-            if read.len() >= ANSWER_MAX {
-                read.truncate(ANSWER_MAX);
+            if read.len() >= request.answer_max {
+                read.truncate(request.answer_max);
                 break;
             }
         }
         Ok(Answer {
             status,
-            retry_after,
+            headers,
             body: String::from_utf8_lossy(&read).replace('\0', "\u{fffd}"),
             milliseconds: u64::try_from(took.elapsed().as_millis()).unwrap_or(u64::MAX),
         })

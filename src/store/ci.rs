@@ -1,5 +1,6 @@
 //! CI templates with their versions, and the deliveries that started something from them.
 
+pub mod commit_statuses;
 pub mod runs;
 
 use bakeoff_domain::ci::{Event, Sender, Trigger};
@@ -243,6 +244,7 @@ impl Store {
         id: TemplateId,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
         let deleted = sqlx::query!(
             r#"UPDATE ci_templates SET deleted_at = $3, changed_at = $3
                WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL"#,
@@ -250,9 +252,14 @@ impl Store {
             project.0,
             now,
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
-        Ok(deleted.rows_affected() == 1)
+        if deleted.rows_affected() == 0 {
+            return Ok(false);
+        }
+        commit_statuses::forget(&mut tx, id).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     /// The experiment that a delivery started, if it was seen before. Of GitHub's and GitLab's a commit of a branch

@@ -94,23 +94,14 @@ async fn deliver(app: &App, delivery: &ClaimedDelivery) -> Result<(), StoreError
     let attempt = attempt(&answer, now);
     let tried = Tried {
         status: attempt.status,
-        retry_after_seconds: answer.ok().and_then(|answer| answer.retry_after),
+        retry_after_seconds: answer.ok().and_then(|answer| answer.number("retry-after")),
     };
-    let next = webhook::next(tried, delivery.number_since_begun, luck(delivery), now);
+    let luck = webhook::luck(delivery.id.0.as_bytes());
+    let next = webhook::next(tried, delivery.number_since_begun, luck, now);
     let think = |failing_since| webhook::given_up(tried, next, failing_since, now);
     app.store
         .record_delivery(delivery, &attempt, next, think)
         .await
-}
-
-/// The same for a try of a delivery, different for each: deliveries that failed together are not tried again together.
-fn luck(delivery: &ClaimedDelivery) -> f64 {
-    let bytes = delivery.id.0.as_bytes();
-    f64::from(
-        bytes
-            .iter()
-            .fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte)),
-    ) / 255.0
 }
 
 fn attempt(answer: &Result<Answer, NoAnswer>, at: DateTime<Utc>) -> NewAttempt {

@@ -3,6 +3,7 @@
 
 pub mod call_stats;
 pub mod checkpoints;
+pub mod commit_statuses;
 pub mod compactor;
 pub mod conductor;
 pub mod courier;
@@ -73,6 +74,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("courier", TimeDelta::seconds(2), |app| {
         async move { courier::tick(&app).await }.boxed()
+    });
+    start("commit_statuses", TimeDelta::seconds(2), |app| {
+        async move { commit_statuses::tick(&app).await }.boxed()
     });
     start("racer", TimeDelta::minutes(1), |app| {
         async move { racer::tick(&app).await }.boxed()

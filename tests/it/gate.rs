@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use bakeoff::api::ci::CiSecret;
-use bakeoff::api::ci_runs::{CiRunView, CiState};
+use bakeoff::api::ci_runs::CiRunView;
 use bakeoff::tasks;
+use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};

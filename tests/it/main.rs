@@ -19,6 +19,7 @@ mod bill;
 mod caught;
 mod ci;
 mod clients;
+mod commit_status;
 mod control;
 mod doctor;
 mod documents;

@@ -411,6 +411,9 @@ impl TestApp {
         tasks::finalizer::tick(&self.app).await.expect("finalizer");
         tasks::gate::tick(&self.app).await.expect("gate");
         tasks::courier::tick(&self.app).await.expect("courier");
+        tasks::commit_statuses::tick(&self.app)
+            .await
+            .expect("statuses");
     }
 
     /// Another replica of the service, on the same database and region.

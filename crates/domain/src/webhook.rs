@@ -96,6 +96,15 @@ pub struct Tried {
     pub retry_after_seconds: Option<u64>,
 }
 
+/// From 0 to 1, the same for each try of a delivery, by its id: deliveries that failed together are not tried again
+/// together.
+pub fn luck(id: &[u8]) -> f64 {
+    let sum = id
+        .iter()
+        .fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte));
+    f64::from(sum) / 255.0
+}
+
 /// What comes after the try of that number, from 1. `luck`, 0 to 1, spreads the retries of many deliveries.
 pub fn next(tried: Tried, number: u32, luck: f64, now: DateTime<Utc>) -> Next {
     match tried.status {

@@ -12,6 +12,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::commit_statuses::{self, CommitStatus};
 use super::{Delivery, git_ref};
 use crate::store::events::{self, EventSubject};
 use crate::store::{Store, StoreError, error, stored};
@@ -47,6 +48,8 @@ pub struct CiRun {
     pub is_release: bool,
     /// Nothing more is started for it.
     pub is_template_deleted: bool,
+    /// What is shown of it beside its commit; `None` if its template tells nobody.
+    pub commit_status: Option<CommitStatus>,
 }
 
 /// Why a run is a baseline of later ones.
@@ -98,6 +101,10 @@ struct Row {
     begins_level: bool,
     is_release: bool,
     is_template_deleted: bool,
+    status_state: Option<String>,
+    status_attempts: Option<i32>,
+    told_at: Option<DateTime<Utc>>,
+    problem: Option<String>,
 }
 
 impl TryFrom<Row> for CiRun {
@@ -146,6 +153,13 @@ impl TryFrom<Row> for CiRun {
             }),
             is_release: row.is_release,
             is_template_deleted: row.is_template_deleted,
+            commit_status: CommitStatus::read(
+                row.id,
+                row.status_state.as_deref(),
+                row.status_attempts,
+                row.told_at,
+                row.problem,
+            )?,
         })
     }
 }
@@ -166,10 +180,12 @@ impl Store {
                       r.commit_sha, r.git_ref, r.branch, r.pull_request,
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
-                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!"
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
+                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
+               LEFT JOIN ci_statuses s ON s.run_id = r.id
                WHERE r.project_id = $1 AND ($2::uuid IS NULL OR r.template_id = $2)
                  AND ($3::text IS NULL OR r.commit_sha = $3) AND ($4::text IS NULL OR r.verdict = $4)
                  AND ($5::uuid IS NULL OR r.id < $5)
@@ -198,10 +214,12 @@ impl Store {
                       r.commit_sha, r.git_ref, r.branch, r.pull_request,
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
-                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!"
+                      t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
+                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
+               LEFT JOIN ci_statuses s ON s.run_id = r.id
                WHERE r.id = $1 AND r.project_id = $2"#,
             id.0,
             project.0,
@@ -334,6 +352,7 @@ impl Store {
             verdict,
             summary: new.judgement.summary(),
         });
+        commit_statuses::tell(&mut tx, run.id, run.template_id, now).await?;
         events::commit(tx, &[subject.told(told)], now).await?;
         Ok(true)
     }
@@ -347,6 +366,7 @@ impl Store {
         begins_level: bool,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
         let written = sqlx::query!(
             r#"UPDATE ci_runs SET accepted_at = CASE WHEN $2::text IS NOT NULL THEN $3::timestamptz END, accepted_by = $2,
                       begins_level = $2::text IS NOT NULL AND $4
@@ -356,7 +376,13 @@ impl Store {
             now,
             begins_level,
         );
-        Ok(written.execute(&self.pool).await?.rows_affected() == 1)
+        if written.execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        // A regression that somebody has accepted is none to CI.
+        commit_statuses::tell(&mut tx, run.id, run.template_id, now).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     /// Pins the release that a template's runs are compared with beside their baseline, or none.
@@ -409,7 +435,9 @@ pub(super) async fn insert_run(
     )
     .execute(&mut *tx)
     .await?;
-    insert_round(tx, delivery.run, 1, experiment).await
+    insert_round(tx, delivery.run, 1, experiment).await?;
+    commit_statuses::tell(tx, delivery.run, delivery.template, now).await?;
+    Ok(())
 }
 
 /// Writes what a further round of a run starts, in the transaction of its experiment. `Missing` if somebody else has

@@ -139,7 +139,7 @@ impl Judgement {
 }
 
 /// As much of a line as fits, with a sign that something is missing.
-fn cut(line: &str) -> String {
+pub(super) fn cut(line: &str) -> String {
     if line.chars().count() <= LINE_MAX {
         return line.to_owned();
     }

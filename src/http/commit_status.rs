@@ -1,0 +1,282 @@
+//! Whom a CI template's runs are told to: commit statuses and check runs at GitHub, commit statuses and comments at
+//! GitLab. They are sent by [`crate::tasks::commit_statuses`].
+
+use std::sync::LazyLock;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bakeoff_domain::ci::commit_status::{CodeHost, StatusTarget};
+use bakeoff_domain::ids::{CiRunId, TemplateId};
+use regex::Regex;
+
+use super::auth::{Admin, Caller, Editor};
+use super::ci::no_such;
+use super::ci_runs;
+use super::extract::{Id, Strict};
+use super::problem::{FieldError, Problem, Problems};
+use crate::api::ci_runs::CiRunView;
+use crate::api::commit_status::{CommitStatusTarget, NewCommitStatusTarget};
+use crate::app::App;
+use crate::outgoing::code_host::Credentials;
+use crate::store::ci::commit_statuses::StoredTarget;
+
+const CONTEXT_MAX: usize = 255;
+/// Characters of a token, and of a key.
+const SECRET_MAX: usize = 16_000;
+
+#[expect(clippy::expect_used, reason = "a constant, tested")]
+static GITHUB: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}$").expect("a pattern")
+});
+#[expect(clippy::expect_used, reason = "a constant, tested")]
+static GITLAB: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^([0-9]{1,18}|[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){1,10})$")
+        .expect("a pattern")
+});
+
+fn wrong(pointer: &str, detail: impl Into<String>, fix: &str) -> FieldError {
+    FieldError {
+        pointer: pointer.to_owned(),
+        detail: detail.into(),
+        fix: fix.to_owned(),
+        rule: "commit-status".to_owned(),
+    }
+}
+
+/// The address that a host is asked at, and what is wrong with it.
+fn api_url(app: &App, new: &NewCommitStatusTarget) -> Result<String, FieldError> {
+    let usual = match new.host {
+        CodeHost::Github => "https://api.github.com",
+        CodeHost::Gitlab => "https://gitlab.com/api/v4",
+    };
+    let asked = new.api_url.as_deref().unwrap_or(usual);
+    let fix = "name the address of the API: https://api.github.com, https://HOST/api/v3, https://HOST/api/v4; networks of your own are allowed by whoever runs the service (--outgoing-allow)";
+    let url = app.outgoing.check(asked);
+    let url = url.map_err(|why| wrong("/api_url", why.to_string(), fix))?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("/api_url", "has a query", fix));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// Credentials that are to be stored; `None` if those that are stored stay.
+fn credentials(
+    new: &NewCommitStatusTarget,
+    errors: &mut Vec<FieldError>,
+) -> Option<(Credentials, bool)> {
+    let (given, at) = match (&new.token, &new.app) {
+        (None, None) => return None,
+        (Some(_), Some(_)) => {
+            errors.push(wrong("/app", "is given beside a token", "give one of them"));
+            return None;
+        }
+        (Some(token), None) => (Credentials::Token(token.clone()), "/token"),
+        (None, Some(_)) if new.host == CodeHost::Gitlab => {
+            errors.push(wrong("/app", "is GitHub's", "give a token"));
+            return None;
+        }
+        (None, Some(app)) => (
+            Credentials::App {
+                app_id: app.app_id.clone(),
+                installation_id: app.installation_id,
+                private_key: app.private_key.clone(),
+            },
+            "/app/private_key",
+        ),
+    };
+    let length = match &given {
+        Credentials::Token(secret)
+        | Credentials::App {
+            private_key: secret,
+            ..
+        } => secret.len(),
+    };
+    let problem = if length > SECRET_MAX {
+        Some("is too long")
+    } else {
+        given.problem()
+    };
+    if let Some(problem) = problem {
+        errors.push(wrong(at, problem, "copy it as its host shows it"));
+    }
+    Some((given, at != "/token"))
+}
+
+/// What is wrong with names.
+fn flaws(new: &NewCommitStatusTarget, context: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (is_name, example) = match new.host {
+        CodeHost::Github => (GITHUB.is_match(&new.repository), "owner/name"),
+        CodeHost::Gitlab => (
+            GITLAB.is_match(&new.repository),
+            "group/name, group/subgroup/name, or the project's number",
+        ),
+    };
+    if !is_name
+        || new
+            .repository
+            .split('/')
+            .any(|part| part == "." || part == "..")
+    {
+        errors.push(wrong("/repository", "names no repository", example));
+    }
+    if context.is_empty()
+        || context.chars().count() > CONTEXT_MAX
+        || context.chars().any(char::is_control)
+    {
+        errors.push(wrong(
+            "/context",
+            format!("must have 1 to {CONTEXT_MAX} characters"),
+            "leave it out: bakeoff/ and the template's name",
+        ));
+    }
+    if new.comments && new.host == CodeHost::Github {
+        errors.push(wrong(
+            "/comments",
+            "are GitLab's",
+            "give an App: its check runs show the report",
+        ));
+    }
+    errors
+}
+
+/// Set a CI template's commit status
+///
+/// From now on the state of each run is shown beside its commit, from its start to its verdict, and what is not taken
+/// is sent again for a day. Credentials are stored encrypted; for another host or address they have to be given anew.
+#[utoipa::path(put, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "setCommitStatus", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)), request_body = NewCommitStatusTarget,
+    responses((status = 200, description = "Set", body = CommitStatusTarget), Problems))]
+pub(super) async fn set(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+    Strict(new): Strict<NewCommitStatusTarget>,
+) -> Result<Json<CommitStatusTarget>, Problem> {
+    let template = app.store.template_version(caller.project, id, None).await?;
+    let template = template.ok_or_else(|| no_such(id))?;
+    let context = new.context.clone();
+    let context = context.unwrap_or_else(|| format!("bakeoff/{}", template.name));
+    let mut errors = flaws(&new, &context);
+    let api_url = api_url(&app, &new).unwrap_or_else(|error| {
+        errors.push(error);
+        String::new()
+    });
+    let given = credentials(&new, &mut errors);
+    let earlier = app.store.status_target(caller.project, id).await?;
+    let kept = earlier
+        .filter(|earlier| earlier.target.host == new.host && earlier.target.api_url == api_url);
+    if given.is_none() && kept.is_none() && errors.is_empty() {
+        errors.push(wrong(
+            "/token",
+            "is missing: none is stored for this host and address",
+            "give a token, or an app",
+        ));
+    }
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
+    }
+    let is_app = given.as_ref().map_or_else(
+        || kept.as_ref().is_some_and(|kept| kept.target.is_app),
+        |(_, is_app)| *is_app,
+    );
+    let target = StatusTarget {
+        host: new.host,
+        api_url,
+        repository: new.repository,
+        context,
+        is_app,
+        comments: new.comments,
+    };
+    let now = app.clock.now();
+    let (sealed_credentials, credentials_set_at) = match (given, kept) {
+        (Some((given, _)), _) => {
+            let sealed = given.seal(&app.settings.secret_key, id, &target);
+            let sealed = sealed.map_err(|error| {
+                tracing::error!(%error, "credentials cannot be written");
+                Problem::internal()
+            })?;
+            (sealed, now)
+        }
+        (None, Some(kept)) => (kept.sealed_credentials, kept.credentials_set_at),
+        (None, None) => (Vec::new(), now),
+    };
+    let stored = StoredTarget {
+        target,
+        sealed_credentials,
+        credentials_set_at,
+        changed_at: now,
+    };
+    if app
+        .store
+        .set_status_target(caller.project, id, &stored)
+        .await?
+    {
+        Ok(Json(stored.into()))
+    } else {
+        Err(no_such(id))
+    }
+}
+
+/// Get a CI template's commit status
+///
+/// Whom its runs are told to; never with what.
+#[utoipa::path(get, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "getCommitStatus", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)),
+    responses((status = 200, description = "Whom its runs are told to", body = CommitStatusTarget), Problems))]
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<TemplateId>,
+) -> Result<Json<CommitStatusTarget>, Problem> {
+    let found = app.store.status_target(caller.project, id).await?;
+    found
+        .map(|stored| Json(stored.into()))
+        .ok_or_else(|| none_set(id))
+}
+
+fn none_set(id: TemplateId) -> Problem {
+    Problem::not_found(format!(
+        "the template {id} tells nobody of its runs: PUT /v1/ci-templates/{id}/commit-status"
+    ))
+}
+
+/// Delete a CI template's commit status
+///
+/// Its runs are told to nobody any more, and the credentials are forgotten.
+#[utoipa::path(delete, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "deleteCommitStatus", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)),
+    responses((status = 204, description = "Deleted"), Problems))]
+pub(super) async fn delete(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+) -> Result<Response, Problem> {
+    if app.store.delete_status_target(caller.project, id).await? {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    } else {
+        Err(none_set(id))
+    }
+}
+
+/// Send a CI run's commit status again
+///
+/// As the run is now, and for a day.
+#[utoipa::path(post, path = "/v1/ci-runs/{run_id}/commit-status", operation_id = "sendCommitStatus", tag = "webhooks",
+    params(("run_id" = CiRunId, Path)),
+    responses((status = 202, description = "It is on its way", body = CiRunView), Problems))]
+pub(super) async fn send_again(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<CiRunId>,
+) -> Result<(StatusCode, Json<CiRunView>), Problem> {
+    let run = ci_runs::run(&app, &caller, id).await?;
+    let now = app.clock.now();
+    if !app.store.tell_again(id, run.template_id, now).await? {
+        return Err(none_set(run.template_id));
+    }
+    let run = ci_runs::run(&app, &caller, id).await?;
+    Ok((StatusCode::ACCEPTED, Json(run.into())))
+}
