@@ -45,6 +45,15 @@ pub struct Prepared {
     pub full_run: Option<FullRunOf>,
 }
 
+/// Trials that are ready to be added to an experiment.
+#[derive(Debug)]
+pub struct More {
+    pub spec: ExperimentSpec,
+    /// Of their candidate.
+    pub findings: Vec<Finding>,
+    pub trials: Vec<(TrialId, TrialPlan)>,
+}
+
 /// A spec with its references and everything needed to judge it. The remaining work is pure but
 /// takes a while, so it must not run on the workers that answer requests. Nothing is written.
 #[derive(Debug)]
@@ -237,6 +246,41 @@ impl Loaded {
         })
     }
 
+    /// Plans the trials of one candidate that are wanted, of an experiment that has begun. What is wrong with other
+    /// candidates stands in no way. `is_retry`: they start, whatever the odds. `Err`: why none of them can.
+    pub fn more(
+        self,
+        index: usize,
+        is_retry: bool,
+        is_wanted: impl Fn(&TrialPlan) -> bool,
+    ) -> Result<More, Vec<Finding>> {
+        let Checked {
+            spec,
+            mut findings,
+            plans,
+            ..
+        } = self.check();
+        let name = spec.candidates.get(index).map(|one| one.name.clone());
+        let mut trials = plans;
+        trials.retain(|plan| Some(&plan.candidate) == name.as_ref() && is_wanted(plan));
+        findings.retain(|finding| finding.concerns(index));
+        let stops = |finding: &Finding| finding.severity == Severity::Error;
+        if findings.iter().any(stops) || trials.iter().all(|plan| plan.refused) {
+            findings.retain(|finding| finding.severity >= Severity::Refused);
+            return Err(findings);
+        }
+        for plan in trials.iter_mut().filter(|_| is_retry) {
+            (plan.held, plan.skipped) = (None, None);
+        }
+        findings.retain(|finding| finding.candidate().is_some());
+        let trials = trials.into_iter().map(|plan| (TrialId(ids::fresh()), plan));
+        Ok(More {
+            spec,
+            findings,
+            trials: trials.collect(),
+        })
+    }
+
     /// Shows what would happen, without writing anything.
     pub fn preview(self) -> Preview {
         let settings = Arc::clone(&self.settings);
@@ -373,14 +417,16 @@ impl Prepared {
     }
 
     /// As it is written.
-    pub fn new_experiment(
-        &self,
+    pub fn new_experiment<'a>(
+        &'a self,
         project_id: ProjectId,
+        created_by: &'a str,
         fresh_workload_id: uuid::Uuid,
-    ) -> NewExperiment<'_> {
+    ) -> NewExperiment<'a> {
         NewExperiment {
             id: self.id,
             project_id,
+            created_by,
             fresh_workload_id,
             resolved: &self.resolved,
             findings: &self.findings,
@@ -389,14 +435,16 @@ impl Prepared {
         }
     }
 
-    /// Writes the experiment with its idempotency key, and wakes the scheduler.
+    /// Writes the experiment with its idempotency key, and wakes the scheduler. `created_by`: the API key, the CI
+    /// template.
     pub async fn start(
         &self,
         app: &App,
         project: ProjectId,
+        created_by: &str,
         once: &Once<'_>,
     ) -> Result<(), StoreError> {
-        let new = self.new_experiment(project, ids::fresh());
+        let new = self.new_experiment(project, created_by, ids::fresh());
         app.store
             .create_experiment(&new, once, app.clock.now())
             .await?;

@@ -18,6 +18,7 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
+use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{ProcessingSpec, StepSpec};
@@ -127,6 +128,7 @@ impl ReadyJob {
             name: step,
             region: &pipeline.region,
             budget_usd: self.budget_usd,
+            labels: labels::pairs(&pipeline.spec.labels),
             trials: &self.trials,
             endpoint: None,
         }
@@ -269,7 +271,11 @@ pub async fn prepare(
                 )));
             }
             let budget_usd = spec.budget_usd.min(means.left());
-            let spec = ExperimentSpec { budget_usd, ..spec };
+            let mut spec = ExperimentSpec { budget_usd, ..spec };
+            for (name, value) in &pipeline.spec.labels {
+                let own = spec.labels.entry(name.clone());
+                own.or_insert_with(|| value.clone());
+            }
             let loaded = intake::load(app, pipeline.project_id, spec).await?;
             planned(loaded).await
         }

@@ -10,6 +10,7 @@ use bakeoff_domain::registry::check::weights_gib;
 use bakeoff_domain::registry::{Approval, RegistryState};
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::serving::check::{self, Surroundings};
+use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec, TransformSpec};
 use bakeoff_planner::plan::{StepJob, TrialPlan};
 
@@ -158,6 +159,7 @@ impl ReadyEndpoint {
         project: ProjectId,
         region: &'a str,
         budget_usd: Usd,
+        labels: &Labels,
     ) -> NewStepWork<'a> {
         NewStepWork {
             experiment_id: self.experiment_id,
@@ -165,6 +167,7 @@ impl ReadyEndpoint {
             name: &self.endpoint.name,
             region,
             budget_usd,
+            labels: labels::pairs(labels),
             trials: &self.trial,
             endpoint: Some(&self.endpoint),
         }

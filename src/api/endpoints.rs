@@ -1,5 +1,7 @@
 //! API views of endpoints, and what is asked for.
 
+use std::collections::BTreeMap;
+
 use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::cost;
@@ -25,6 +27,9 @@ pub struct CreateEndpoint {
     /// Hard cap on what it may cost, at least the most that its time to live can cost; that when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_usd: Option<Usd>,
+    /// Its instances carry them as tags, at most 20.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     pub endpoint: EndpointSpec,
 }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::ci_runs::CiNewsView;
-use crate::api::experiments::ExperimentChange;
+use crate::api::experiments;
 use crate::store::events::FeedEntry;
 
 /// One entry of a project's feed
@@ -66,7 +66,7 @@ pub enum EventData {
     },
     /// A person has changed it; what stays is absent.
     #[serde(rename = "experiment.changed")]
-    ExperimentChanged(ExperimentChange),
+    ExperimentChanged(experiments::ExperimentChanged),
     #[serde(rename = "experiment.repriced")]
     ExperimentRepriced {
         /// Billed more since the new prices apply; negative for less.

@@ -64,6 +64,9 @@ pub struct TrialView {
     /// Empty when a newer program wrote the plan and this one cannot read it.
     pub plan: Option<PlanView>,
     pub attempts: Vec<AttemptView>,
+    /// The trial that this one does once more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<TrialId>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }

@@ -79,7 +79,9 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
     }
     let prepared = prepared(app, &template, &told.trigger).await?;
     let once = Once::Delivery(delivery);
-    match prepared.start(app, template.project_id, &once).await {
+    let by = template.id.to_string();
+    let started_now = prepared.start(app, template.project_id, &by, &once);
+    match started_now.await {
         Ok(()) => Ok(started(
             Delivered {
                 experiment: prepared.id,

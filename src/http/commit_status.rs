@@ -142,30 +142,29 @@ fn flaws(new: &NewCommitStatusTarget, context: &str) -> Vec<FieldError> {
     errors
 }
 
-/// Set a CI template's commit status
-///
-/// From now on the state of each run is shown beside its commit, from its start to its verdict, and what is not taken
-/// is sent again for a day. Credentials are stored encrypted; for another host or address they have to be given anew.
-#[utoipa::path(put, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "setCommitStatus", tag = "webhooks",
-    params(("template_id" = TemplateId, Path)), request_body = NewCommitStatusTarget,
-    responses((status = 200, description = "Set", body = CommitStatusTarget), Problems))]
-pub(super) async fn set(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Id(id): Id<TemplateId>,
-    Strict(new): Strict<NewCommitStatusTarget>,
-) -> Result<Json<CommitStatusTarget>, Problem> {
-    let template = app.store.template_version(caller.project, id, None).await?;
-    let template = template.ok_or_else(|| no_such(id))?;
+/// A target as it is wanted, and with what.
+struct Wanted {
+    target: StatusTarget,
+    /// New credentials, or else those that are stored.
+    given: Option<Credentials>,
+    kept: Option<StoredTarget>,
+}
+
+/// What is wanted, if nothing is wrong with it.
+fn wanted(
+    app: &App,
+    new: NewCommitStatusTarget,
+    template: &str,
+    earlier: Option<StoredTarget>,
+) -> Result<Wanted, Problem> {
     let context = new.context.clone();
-    let context = context.unwrap_or_else(|| format!("bakeoff/{}", template.name));
+    let context = context.unwrap_or_else(|| format!("bakeoff/{template}"));
     let mut errors = flaws(&new, &context);
-    let api_url = api_url(&app, &new).unwrap_or_else(|error| {
+    let api_url = api_url(app, &new).unwrap_or_else(|error| {
         errors.push(error);
         String::new()
     });
     let given = credentials(&new, &mut errors);
-    let earlier = app.store.status_target(caller.project, id).await?;
     let kept = earlier
         .filter(|earlier| earlier.target.host == new.host && earlier.target.api_url == api_url);
     if given.is_none() && kept.is_none() && errors.is_empty() {
@@ -190,9 +189,37 @@ pub(super) async fn set(
         is_app,
         comments: new.comments,
     };
+    Ok(Wanted {
+        target,
+        given: given.map(|(given, _)| given),
+        kept,
+    })
+}
+
+/// Set a CI template's commit status
+///
+/// From now on the state of each run is shown beside its commit, from its start to its verdict, and what is not taken
+/// is sent again for a day. Credentials are stored encrypted; for another host or address they have to be given anew.
+#[utoipa::path(put, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "setCommitStatus", tag = "webhooks",
+    params(("template_id" = TemplateId, Path)), request_body = NewCommitStatusTarget,
+    responses((status = 200, description = "Set", body = CommitStatusTarget), Problems))]
+pub(super) async fn set(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Id(id): Id<TemplateId>,
+    Strict(new): Strict<NewCommitStatusTarget>,
+) -> Result<Json<CommitStatusTarget>, Problem> {
+    let template = app.store.template_version(caller.project, id, None).await?;
+    let template = template.ok_or_else(|| no_such(id))?;
+    let earlier = app.store.status_target(caller.project, id).await?;
+    let Wanted {
+        target,
+        given,
+        kept,
+    } = wanted(&app, new, &template.name, earlier)?;
     let now = app.clock.now();
     let (sealed_credentials, credentials_set_at) = match (given, kept) {
-        (Some((given, _)), _) => {
+        (Some(given), _) => {
             let sealed = given.seal(&app.settings.secret_key, id, &target);
             let sealed = sealed.map_err(|error| {
                 tracing::error!(%error, "credentials cannot be written");

@@ -10,6 +10,7 @@ use bakeoff_domain::sagemaker::hosting::REVISIONS_MAX;
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::serving::EndpointState;
 use bakeoff_domain::serving::check::{HOURS_MAX, endpoint_flaws, served_model};
+use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -24,6 +25,7 @@ use crate::api::page::Page;
 use crate::app::App;
 use crate::serving::{self, Around, NotServable, ReadyEndpoint};
 use crate::store::endpoints::{Endpoint, Extended, Extension, NewRevision, WhichEndpoints};
+use crate::store::experiments::steps::NewStepWork;
 use crate::store::to_json;
 
 const NAME_MAX: usize = 100;
@@ -106,7 +108,8 @@ pub(super) async fn create(
         );
         return Err(Problem::invalid(vec![flaw]));
     }
-    start(&app, caller, &asked.region, &ready, budget, &keyed).await
+    let work = ready.work(caller.project, &asked.region, budget, &asked.labels);
+    start(&app, caller, &ready, &work, &keyed).await
 }
 
 /// A flaw of the endpoint, at its place in the body.
@@ -150,6 +153,10 @@ fn check(app: &App, asked: &CreateEndpoint) -> Vec<FieldError> {
         let detail = format!("this service runs jobs in {} only", served.join(", "));
         flaws.push(wrong("/region", detail, "use one of them"));
     }
+    let labels = labels::flaws(&asked.labels).into_iter();
+    flaws.extend(
+        labels.map(|flaw| wrong(&format!("/labels{}", flaw.pointer), flaw.detail, flaw.fix)),
+    );
     if asked.endpoint.role_arn.is_none() {
         let detail = "is needed: the role that reads the model and pulls the image";
         flaws.push(wrong(
@@ -165,22 +172,20 @@ fn check(app: &App, asked: &CreateEndpoint) -> Vec<FieldError> {
 async fn start(
     app: &App,
     caller: Caller,
-    region: &str,
     ready: &ReadyEndpoint,
-    budget: Usd,
+    work: &NewStepWork<'_>,
     keyed: &Keyed<'_>,
 ) -> Result<Response, Problem> {
-    let work = ready.work(caller.project, region, budget);
     let now = app.clock.now();
     let id = ready.endpoint.id;
     let reply = to_json(&CreatedEndpoint {
         id,
         name: ready.endpoint.name.clone(),
         state: EndpointState::Creating,
-        budget_usd: budget,
+        budget_usd: work.budget_usd,
     })?;
     let once = keyed.once(&reply);
-    let written = app.store.create_endpoint(&work, &once, now).await;
+    let written = app.store.create_endpoint(work, &once, now).await;
     if written.is_ok() {
         app.wake_schedulers();
     }

@@ -5,23 +5,23 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bakeoff_domain::event::Change;
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::ExperimentSpec;
 use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Editor};
-use super::extract::{Id, Params, Raw, Strict, parse};
+use super::extract::{Id, Params, Raw, parse};
 use super::heavy::{self, aside};
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
 use crate::api::decisions::RecommendationView;
-use crate::api::experiments::{CreatedExperiment, ExperimentChange, ExperimentView};
+use crate::api::experiments::{CreatedExperiment, ExperimentView};
 use crate::api::money::LedgerEntryView;
 use crate::api::page::Page;
 use crate::api::trials::TrialView;
@@ -30,7 +30,6 @@ use crate::clock::real_sleep;
 use crate::event_board::Topic;
 use crate::intake::{self, Prepared};
 use crate::read;
-use crate::store::experiments::changes::Changed;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::experiments::{Experiment, ExperimentFilter};
 use crate::store::money::ledger::Written;
@@ -45,7 +44,12 @@ pub(super) async fn find(
     id: ExperimentId,
 ) -> Result<Experiment, Problem> {
     let found = app.store.experiment(caller.project, id).await?;
-    found.ok_or_else(|| Problem::not_found(format!("there is no experiment {id} in this project")))
+    let found = found.filter(|found| found.deleted_at.is_none());
+    found.ok_or_else(|| no_such(id))
+}
+
+pub(super) fn no_such(id: ExperimentId) -> Problem {
+    Problem::not_found(format!("there is no experiment {id} in this project"))
 }
 
 /// Start an experiment
@@ -160,7 +164,8 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let reply = to_json(&prepared.view())?;
     let once = keyed.once(&reply);
-    let written = prepared.start(app, caller.project, &once).await;
+    let by = caller.key.to_string();
+    let written = prepared.start(app, caller.project, &by, &once).await;
     keyed
         .answer(app, caller, "/v1/experiments", reply, written)
         .await
@@ -218,6 +223,22 @@ pub(super) struct ListParams {
     state: Vec<ExperimentState>,
     /// Part of the name, case-insensitive.
     name_contains: Option<String>,
+    /// `team=legal`; repeat for several, which must all be there.
+    #[serde(default)]
+    label: Vec<String>,
+    /// An API key's id, a CI template's, or a pipeline's.
+    created_by: Option<String>,
+    /// A workload's name.
+    workload: Option<String>,
+    /// That a candidate runs on: `ml.g5.12xlarge`.
+    instance_type: Option<String>,
+    /// Dollars that are spent and settled.
+    #[param(value_type = Option<f64>)]
+    settled_usd_min: Option<Decimal>,
+    #[param(value_type = Option<f64>)]
+    settled_usd_max: Option<Decimal>,
+    /// `true`: only those in the archive; otherwise only the others.
+    archived: Option<bool>,
     created_after: Option<DateTime<Utc>>,
     created_before: Option<DateTime<Utc>>,
     /// `-created_at` (newest first, the default) or `created_at`.
@@ -225,6 +246,29 @@ pub(super) struct ListParams {
     /// 1 to 500; 50 when absent.
     page_size: Option<u32>,
     page_token: Option<String>,
+}
+
+impl ListParams {
+    fn filter(self) -> ExperimentFilter {
+        let states: Vec<String> = self
+            .state
+            .iter()
+            .map(|state| state.as_str().to_owned())
+            .collect();
+        ExperimentFilter {
+            states: (!states.is_empty()).then_some(states),
+            name_contains: self.name_contains,
+            labels: self.label,
+            created_by: self.created_by,
+            workload: self.workload,
+            instance_type: self.instance_type,
+            settled_usd_min: self.settled_usd_min.map(Usd),
+            settled_usd_max: self.settled_usd_max.map(Usd),
+            archived: self.archived.unwrap_or(false),
+            created_after: self.created_after,
+            created_before: self.created_before,
+        }
+    }
 }
 
 /// List experiments
@@ -240,20 +284,11 @@ pub(super) async fn list(
         Some("created_at") => false,
         Some(_) => return Err(page::parameter("sort", "must be created_at or -created_at")),
     };
-    let states: Vec<String> = params
-        .state
-        .iter()
-        .map(|state| state.as_str().to_owned())
-        .collect();
-    let filter = ExperimentFilter {
-        states: (!states.is_empty()).then_some(states),
-        name_contains: params.name_contains,
-        created_after: params.created_after,
-        created_before: params.created_before,
-    };
+    let (page_size, page_token) = (params.page_size, params.page_token.clone());
+    let filter = params.filter();
     let tag = format!("{filter:?}{newest_first}");
-    let size = page::size(params.page_size)?;
-    let from = page::read_token(params.page_token.as_deref(), &tag)?;
+    let size = page::size(page_size)?;
+    let from = page::read_token(page_token.as_deref(), &tag)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let rows = app
         .store
@@ -321,132 +356,6 @@ pub(super) async fn cancel(
 ) -> Result<Response, Problem> {
     let view = command(&app, caller, id, ExperimentCommand::Cancel).await?;
     Ok((StatusCode::ACCEPTED, view).into_response())
-}
-
-const PRIORITY_MAX: u32 = 100;
-const DEADLINE_HOURS_MAX: u32 = 8760;
-
-/// Change a running experiment
-///
-/// Its budget, up or down to what is spent and reserved; its priority; how long its trials wait for capacity. Trials that
-/// wait for the budget are tried again at once; one that was refused for it needs a new experiment. With `If-Match`, the `revision` that the change is based on, it is refused
-/// if somebody else has changed the experiment since.
-#[utoipa::path(patch, path = "/v1/experiments/{experiment_id}", operation_id = "changeExperiment", tag = "experiments",
-    params(("experiment_id" = ExperimentId, Path), ("If-Match" = Option<String>, Header, description = "The revision, in quotes")),
-    request_body = ExperimentChange,
-    responses((status = 200, description = "Changed", body = ExperimentView), Problems))]
-pub(super) async fn change(
-    State(app): State<App>,
-    Editor(caller): Editor,
-    Id(id): Id<ExperimentId>,
-    headers: HeaderMap,
-    Strict(asked): Strict<ExperimentChange>,
-) -> Result<Json<ExperimentView>, Problem> {
-    let errors = change_errors(&asked);
-    if !errors.is_empty() {
-        return Err(Problem::invalid(errors));
-    }
-    find(&app, caller, id).await?;
-    let based_on = based_on(&headers)?;
-    let change = Change {
-        budget_usd: asked.budget_usd,
-        priority: asked.priority,
-        deadline_hours: asked.deadline_hours,
-    };
-    let now = app.clock.now();
-    let changed = app
-        .store
-        .change_experiment(caller.project, id, &change, based_on, now);
-    match changed.await? {
-        Changed::Done => {
-            app.wake_schedulers();
-            Ok(Json(read::experiment_view(find(&app, caller, id).await?)))
-        }
-        Changed::Over => Err(Problem::conflict(
-            "not_running",
-            "the experiment is over, or being cancelled",
-        )),
-        Changed::Since(revision) => Err(Problem::changed_since(format!(
-            "the experiment has revision {revision} now; read it, and decide again"
-        ))),
-        Changed::Committed(committed) => Err(Problem::invalid(vec![wrong(
-            "/budget_usd",
-            format!("is less than the {committed} that are spent and reserved"),
-            "stop trials first, or leave at least that",
-        )])),
-        Changed::OfPipeline => Err(Problem::conflict(
-            "of_a_pipeline",
-            "its budget is its pipeline's: POST /v1/pipelines/{pipeline_id}/resume with budget_usd",
-        )),
-    }
-}
-
-fn wrong(pointer: &str, detail: impl Into<String>, fix: &str) -> FieldError {
-    FieldError {
-        pointer: pointer.to_owned(),
-        detail: detail.into(),
-        fix: fix.to_owned(),
-        rule: "experiment-change".to_owned(),
-    }
-}
-
-fn change_errors(asked: &ExperimentChange) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    if asked.budget_usd.is_some_and(|budget| budget <= Usd::ZERO) {
-        errors.push(wrong(
-            "/budget_usd",
-            "is not above 0",
-            "cancel the experiment instead",
-        ));
-    }
-    if asked
-        .priority
-        .is_some_and(|priority| priority.unsigned_abs() > PRIORITY_MAX)
-    {
-        errors.push(wrong(
-            "/priority",
-            "is not -100 to 100",
-            "give a number in that range",
-        ));
-    }
-    if asked
-        .deadline_hours
-        .is_some_and(|hours| hours > DEADLINE_HOURS_MAX)
-    {
-        errors.push(wrong(
-            "/deadline_hours",
-            "is more than a year",
-            "give at most 8760",
-        ));
-    }
-    if (asked.budget_usd, asked.priority, asked.deadline_hours) == (None, None, None) {
-        errors.push(wrong(
-            "",
-            "nothing is to be changed",
-            "name budget_usd, priority or deadline_hours",
-        ));
-    }
-    errors
-}
-
-/// The revision that a change is based on, if it says so.
-fn based_on(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
-    let Some(value) = headers.get(header::IF_MATCH) else {
-        return Ok(None);
-    };
-    match value.to_str().unwrap_or_default() {
-        "*" => Ok(None),
-        text => {
-            let revision = text.trim_matches('"').parse();
-            let wrong = |_| {
-                page::parameter(
-                    "If-Match",
-                    "is not the experiment's revision, such as \"3\"",
-                )
-            };
-            revision.map(Some).map_err(wrong)
-        }
-    }
 }
 
 async fn command(

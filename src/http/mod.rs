@@ -3,10 +3,13 @@
 //! are named in `problem`.
 
 mod access;
+mod additions;
+mod archive;
 mod artifacts;
 mod auth;
 mod aws_events;
 mod catalog;
+mod changes;
 mod checkpoints;
 mod ci;
 mod ci_runs;
@@ -81,7 +84,7 @@ use crate::app::App;
         (name = "models", description = "Models of trials in SageMaker's Model Registry"),
         (name = "catalog", description = "Instance types and effective-dated prices"),
         (name = "projects", description = "The tenant and its budget"),
-        (name = "webhooks", description = "Signed triggers from CI"),
+        (name = "webhooks", description = "CI: templates, triggers, verdicts, commit statuses; and webhooks that go out"),
         (name = "operations", description = "Health")
     )
 )]
@@ -101,14 +104,24 @@ impl Modify for Bearer {
 
 fn routes() -> OpenApiRouter<App> {
     let router = OpenApiRouter::with_openapi(Document::openapi());
-    the_rest(what_runs(router))
+    the_rest(what_is_controlled(what_runs(router)))
+}
+
+/// What people do with what runs or has run.
+fn what_is_controlled(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
+        .routes(routes!(archive::archive))
+        .routes(routes!(archive::unarchive))
+        .routes(routes!(archive::restore))
+        .routes(routes!(additions::add_candidate))
+        .routes(routes!(additions::retry))
 }
 
 /// Experiments, trials and external runs.
 fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
         .routes(routes!(experiments::create, experiments::list))
-        .routes(routes!(experiments::get, experiments::change))
+        .routes(routes!(experiments::get, changes::change, archive::delete))
         .routes(routes!(experiments::cancel))
         .routes(routes!(experiments::pause))
         .routes(routes!(experiments::resume))

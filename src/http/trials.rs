@@ -54,6 +54,13 @@ pub(super) async fn get(
     Ok(Json(view(&app, caller, id).await?))
 }
 
+pub(super) fn of_a_step() -> Problem {
+    Problem::conflict(
+        "of_a_step",
+        "it is the job of a pipeline's step or of an endpoint: cancel the pipeline, or delete the endpoint",
+    )
+}
+
 /// Reason of a stop, characters.
 const REASON_MAX: usize = 1000;
 
@@ -83,10 +90,7 @@ pub(super) async fn stop(
     // What a step's trial does is its pipeline's, or its endpoint's, to end.
     let experiment = app.store.experiment(caller.project, trial.experiment_id);
     if experiment.await?.is_none() {
-        return Err(Problem::conflict(
-            "of_a_step",
-            "it is the job of a pipeline's step or of an endpoint: cancel the pipeline, or delete the endpoint",
-        ));
+        return Err(of_a_step());
     }
     let stops = vec![Judged { trial: id, reason }];
     let verdict = Verdict {

@@ -460,6 +460,9 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         findings: experiment.findings.into_iter().map(Into::into).collect(),
         spec: experiment.resolved.into_spec(),
         full_run_of: experiment.full_run.map(Into::into),
+        labels: experiment.labels,
+        created_by: experiment.created_by,
+        archived_at: experiment.archived_at,
         revision: experiment.revision,
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
@@ -499,6 +502,7 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
         state: trial.state,
         reason: trial.reason,
         plan: trial.plan.map(Into::into),
+        retry_of: trial.retry_of,
         created_at: trial.created_at,
         ended_at: trial.ended_at,
     }

@@ -2,6 +2,8 @@
 //! concluded. Beside it: trials, external runs, specifications, and what people ask of an
 //! experiment.
 
+pub mod additions;
+pub mod archive;
 pub mod changes;
 pub mod lifecycle;
 pub mod measured;
@@ -21,6 +23,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
@@ -52,6 +55,11 @@ pub struct Experiment {
     pub full_run: Option<FullRunOf>,
     /// Counts from 1; grows with each change by a person.
     pub revision: u32,
+    pub labels: Labels,
+    /// The API key, the CI template or the pipeline that began it.
+    pub created_by: Option<String>,
+    pub archived_at: Option<DateTime<Utc>>,
+    pub deleted_at: Option<DateTime<Utc>>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
 }
@@ -61,6 +69,7 @@ pub struct Experiment {
 pub struct NewExperiment<'a> {
     pub id: ExperimentId,
     pub project_id: ProjectId,
+    pub created_by: &'a str,
     pub fresh_workload_id: Uuid,
     pub resolved: &'a ResolvedExperiment,
     pub findings: &'a [Finding],
@@ -82,6 +91,10 @@ struct Row {
     paused_reason: Option<String>,
     full_run: Option<String>,
     revision: i32,
+    labels: Vec<String>,
+    created_by: Option<String>,
+    archived_at: Option<DateTime<Utc>>,
+    deleted_at: Option<DateTime<Utc>>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -107,6 +120,10 @@ impl TryFrom<Row> for Experiment {
                 .map(|text| stored::read_text(text, "experiments", row.id, "full_run"))
                 .transpose()?,
             revision: error::count(row.revision, "experiments", row.id, "revision")?,
+            labels: labels::of_pairs(&row.labels),
+            created_by: row.created_by,
+            archived_at: row.archived_at,
+            deleted_at: row.deleted_at,
             created_at: row.created_at,
             ended_at: row.ended_at,
         })
@@ -126,6 +143,8 @@ pub struct Concludable {
     pub id: ExperimentId,
     /// The work of a pipeline's step: it has no answer.
     pub is_step: bool,
+    /// When it was ready: what people have changed since may have started something.
+    pub revision: i32,
 }
 
 /// Filter for lists of experiments.
@@ -133,6 +152,16 @@ pub struct Concludable {
 pub struct ExperimentFilter {
     pub states: Option<Vec<String>>,
     pub name_contains: Option<String>,
+    /// `name=value`, all of them.
+    pub labels: Vec<String>,
+    pub created_by: Option<String>,
+    /// Its name.
+    pub workload: Option<String>,
+    pub instance_type: Option<String>,
+    pub settled_usd_min: Option<Usd>,
+    pub settled_usd_max: Option<Usd>,
+    /// Those in the archive, or the others.
+    pub archived: bool,
     pub created_after: Option<DateTime<Utc>>,
     pub created_before: Option<DateTime<Utc>>,
 }
@@ -151,8 +180,8 @@ pub(crate) async fn insert(
         .id;
     sqlx::query!(
         r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region,
-                                    race_due_at, full_run, full_run_of)
-           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12)"#,
+                                    race_due_at, full_run, full_run_of, created_by, labels)
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12, $13, $14)"#,
         new.id.0,
         new.project_id.0,
         spec.name,
@@ -166,6 +195,8 @@ pub(crate) async fn insert(
             .then_some(now),
         new.full_run.map(stored::write).transpose()?,
         new.full_run.map(|of| of.experiment_id.0),
+        new.created_by,
+        &labels::pairs(&spec.labels),
     )
     .execute(&mut *tx)
     .await?;
@@ -291,18 +322,30 @@ pub(in crate::store) async fn insert_trial(
 }
 
 impl Store {
+    /// An experiment, a deleted one too.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiment(
         &self,
         project: ProjectId,
         id: ExperimentId,
     ) -> Result<Option<Experiment>, StoreError> {
-        Ok(self.experiments_by_id(project, &[id.0]).await?.pop())
+        let mut found = self.any_by_id(project, &[id.0]).await?;
+        Ok(found.pop())
     }
 
-    /// Experiments of a project by id, oldest first. Unknown ids are left out.
+    /// Experiments of a project by id, oldest first. Unknown and deleted ones are left out.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn experiments_by_id(
+        &self,
+        project: ProjectId,
+        ids: &[Uuid],
+    ) -> Result<Vec<Experiment>, StoreError> {
+        let mut found = self.any_by_id(project, ids).await?;
+        found.retain(|one| one.deleted_at.is_none());
+        Ok(found)
+    }
+
+    async fn any_by_id(
         &self,
         project: ProjectId,
         ids: &[Uuid],
@@ -310,7 +353,7 @@ impl Store {
         sqlx::query_as!(
             Row,
             r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                      budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
+                      budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, labels, created_by, archived_at, deleted_at, created_at, ended_at
                FROM experiments WHERE id = ANY($2) AND project_id = $1 AND kind = 'comparison' ORDER BY id"#,
             project.0,
             ids,
@@ -338,13 +381,18 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, labels, created_by, archived_at, deleted_at, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND kind = 'comparison' AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
                      AND ($2::text[] IS NULL OR state = ANY($2))
                      AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
                      AND ($4::timestamptz IS NULL OR created_at > $4)
                      AND ($5::timestamptz IS NULL OR created_at < $5)
+                     AND labels @> $8 AND ($9::text IS NULL OR created_by = $9)
+                     AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
+                     AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
+                     AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
+                     AND (archived_at IS NOT NULL) = $14 AND deleted_at IS NULL
                    ORDER BY id DESC LIMIT $7"#,
                 project.0,
                 filter.states.as_deref(),
@@ -353,6 +401,13 @@ impl Store {
                 filter.created_before,
                 from,
                 limit,
+                &filter.labels,
+                filter.created_by,
+                filter.workload,
+                filter.instance_type,
+                filter.settled_usd_min.map(|usd| usd.0),
+                filter.settled_usd_max.map(|usd| usd.0),
+                filter.archived,
             )
             .fetch_all(&self.pool)
             .await?
@@ -360,13 +415,18 @@ impl Store {
             sqlx::query_as!(
                 Row,
                 r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, created_at, ended_at
+                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, labels, created_by, archived_at, deleted_at, created_at, ended_at
                    FROM experiments
                    WHERE project_id = $1 AND kind = 'comparison' AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
                      AND ($2::text[] IS NULL OR state = ANY($2))
                      AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
                      AND ($4::timestamptz IS NULL OR created_at > $4)
                      AND ($5::timestamptz IS NULL OR created_at < $5)
+                     AND labels @> $8 AND ($9::text IS NULL OR created_by = $9)
+                     AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
+                     AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
+                     AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
+                     AND (archived_at IS NOT NULL) = $14 AND deleted_at IS NULL
                    ORDER BY id LIMIT $7"#,
                 project.0,
                 filter.states.as_deref(),
@@ -375,6 +435,13 @@ impl Store {
                 filter.created_before,
                 from,
                 limit,
+                &filter.labels,
+                filter.created_by,
+                filter.workload,
+                filter.instance_type,
+                filter.settled_usd_min.map(|usd| usd.0),
+                filter.settled_usd_max.map(|usd| usd.0),
+                filter.archived,
             )
             .fetch_all(&self.pool)
             .await?
@@ -424,7 +491,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Vec<Concludable>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT e.project_id, e.id, e.kind = 'step' AS "is_step!" FROM experiments e
+            r#"SELECT e.project_id, e.id, e.kind = 'step' AS "is_step!", e.revision FROM experiments e
                WHERE e.state IN ('running', 'cancelling')
                  AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
                                  AND (t.state IN ('queued', 'submitting', 'running', 'stopping')
@@ -448,21 +515,22 @@ impl Store {
                 project: ProjectId(row.project_id),
                 id: ExperimentId(row.id),
                 is_step: row.is_step,
+                revision: row.revision,
             })
             .collect())
     }
 
-    /// Writes the recommendation and ends the experiment. False when another replica already did,
-    /// or when a relevant price change is being applied: the recommendation might rest on the old
-    /// price.
+    /// Writes the recommendation and ends the experiment. False when another replica already did, when a person has
+    /// changed it since it was found ready, or when a relevant price change is being applied: the recommendation might
+    /// rest on the old price.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn conclude(
         &self,
-        project: ProjectId,
-        id: ExperimentId,
+        one: Concludable,
         recommendation: &Recommendation,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
+        let Concludable { project, id, .. } = one;
         let mut tx = self.pool.begin().await?;
         let state = sqlx::query_scalar!(
             r#"UPDATE experiments
@@ -472,13 +540,14 @@ impl Store {
                                     WHERE t.experiment_id = $1 AND t.state IN ('completed', 'stopped')) THEN 'completed'
                        ELSE 'failed' END,
                    recommendation = $3, ended_at = $4
-               WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling')
+               WHERE id = $1 AND project_id = $2 AND state IN ('running', 'cancelling') AND revision = $5
                  AND NOT awaits_prices(experiments, $4)
                RETURNING state"#,
             id.0,
             project.0,
             stored::write(recommendation)?,
             now,
+            one.revision,
         )
         .fetch_optional(&mut *tx)
         .await?;

@@ -196,20 +196,23 @@ impl Store {
         &self,
         trial: TrialId,
     ) -> Result<Option<Option<DateTime<Utc>>>, StoreError> {
-        Ok(
-            sqlx::query_scalar!("SELECT ended_at FROM trials WHERE id = $1", trial.0)
-                .fetch_optional(&self.pool)
-                .await?,
+        Ok(sqlx::query_scalar!(
+            r#"SELECT t.ended_at FROM trials t JOIN experiments e ON e.id = t.experiment_id
+                   WHERE t.id = $1 AND e.deleted_at IS NULL"#,
+            trial.0
         )
+        .fetch_optional(&self.pool)
+        .await?)
     }
 
-    /// Whether the trial or run belongs to the project.
+    /// Whether the trial or run belongs to the project, and is shown to anybody.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn owns(&self, project: ProjectId, subject: Subject) -> Result<bool, StoreError> {
         let found = match subject {
             Subject::Trial(id) => {
                 sqlx::query_scalar!(
-                    r#"SELECT EXISTS (SELECT FROM trials WHERE id = $1 AND project_id = $2) AS "found!""#,
+                    r#"SELECT EXISTS (SELECT FROM trials t JOIN experiments e ON e.id = t.experiment_id
+                                      WHERE t.id = $1 AND t.project_id = $2 AND e.deleted_at IS NULL) AS "found!""#,
                     id.0,
                     project.0
                 )

@@ -101,21 +101,33 @@ async fn tried(
         answer.get("id")?.as_u64()
     });
     let outcome = came_of(app, claimed, target, answer);
-    let Some(asked) = target.comments(&told).filter(|_| outcome == Outcome::Taken) else {
-        return (outcome, number);
-    };
+    if outcome == Outcome::Taken {
+        let commented = comment(app, claimed, &client, target, &told).await;
+        return (commented.unwrap_or(outcome), number);
+    }
+    (outcome, number)
+}
+
+/// Writes the report of a merge request's run into its comment; `None` if there is none to be.
+async fn comment(
+    app: &App,
+    claimed: &ClaimedStatus,
+    client: &HostClient<'_>,
+    target: &StatusTarget,
+    told: &Told,
+) -> Option<Outcome> {
+    let took = Stopwatch::start();
+    let asked = target.comments(told)?;
     let listed = match client.send(&asked).await {
         Ok(answer) if answer.status == 200 => answer.body,
-        answer => return (came_of(app, claimed, target, answer), number),
+        answer => return Some(came_of(app, claimed, target, answer)),
     };
-    match target.comment(&told, &listed) {
-        Some(asked) if took.elapsed() <= PATIENCE => {
-            let answer = client.send(&asked).await;
-            (came_of(app, claimed, target, answer), number)
-        }
-        Some(_) => (held_up(app), number),
-        None => (outcome, number),
+    let asked = target.comment(told, &listed)?;
+    if took.elapsed() > PATIENCE / 2 {
+        return Some(held_up(app));
     }
+    let answer = client.send(&asked).await;
+    Some(came_of(app, claimed, target, answer))
 }
 
 fn held_up(app: &App) -> Outcome {

@@ -1,5 +1,6 @@
 //! The compactor: computes steady figures for series that have gone quiet, packs series of ended
-//! trials and runs into chunks, and drops points past their retention. It does not call AWS.
+//! trials and runs into chunks, and drops what is past its retention: points, deliveries of webhooks, what deleted
+//! experiments have measured. It does not call AWS.
 
 use bakeoff_domain::measure::speed;
 use bakeoff_domain::measure::steady::steady;
@@ -16,6 +17,10 @@ const COMPACT_AFTER: TimeDelta = TimeDelta::hours(1);
 /// The partition of a month that ended this long ago is dropped once it is empty.
 const MONTHS_AFTER: TimeDelta = TimeDelta::days(40);
 const SERIES_MAX: i64 = 200;
+/// How long deleted experiments can be restored, and how long deliveries of webhooks are shown that are over.
+const KEPT: TimeDelta = TimeDelta::days(30);
+const PURGED_MAX: i64 = 20;
+const FORGOTTEN_MAX: i64 = 5000;
 
 /// Runs one tick; returns how many series changed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
@@ -32,11 +37,27 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
         Some(keep) => app.store.forget_points(now - keep).await,
         None => Ok(0),
     };
+    let purged = purge(app, now).await;
+    let deliveries = app.store.forget_deliveries(now - KEPT, FORGOTTEN_MAX).await;
     // Each step runs on its own: a failure must not prevent the others.
     let done = settled? + compacted?;
     dropped?;
     forgotten?;
+    purged?;
+    deliveries?;
     Ok(done)
+}
+
+async fn purge(app: &App, now: DateTime<Utc>) -> Result<(), StoreError> {
+    for experiment in app
+        .store
+        .experiments_to_purge(now - KEPT, PURGED_MAX)
+        .await?
+    {
+        app.store.purge(experiment, now).await?;
+        app.pulse.beat();
+    }
+    Ok(())
 }
 
 async fn settle(app: &App, now: DateTime<Utc>) -> Result<usize, StoreError> {

@@ -292,6 +292,7 @@ impl Hand<'_> {
     ) -> Result<Written, StoreError> {
         let pipeline = self.pipeline;
         let fresh_workload_id = ids::fresh();
+        let by = pipeline.id.to_string();
         let work = match &ready {
             Ready::Reused { from, outputs } => {
                 let written = self.completed(place, outputs, Some(*from)).await?;
@@ -302,10 +303,17 @@ impl Hand<'_> {
             Ready::Endpoint {
                 endpoint,
                 budget_usd,
-            } => StepWork::Job(endpoint.work(pipeline.project_id, &pipeline.region, *budget_usd)),
-            Ready::Experiment(prepared) => StepWork::Experiment(
-                prepared.new_experiment(pipeline.project_id, fresh_workload_id),
-            ),
+            } => StepWork::Job(endpoint.work(
+                pipeline.project_id,
+                &pipeline.region,
+                *budget_usd,
+                &pipeline.spec.labels,
+            )),
+            Ready::Experiment(prepared) => StepWork::Experiment(prepared.new_experiment(
+                pipeline.project_id,
+                &by,
+                fresh_workload_id,
+            )),
             Ready::Model(id) => StepWork::Model(*id),
             Ready::NewModel(model) => model.work(pipeline),
         };

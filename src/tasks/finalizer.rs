@@ -40,6 +40,7 @@ async fn conclude(app: &App, one: Concludable) -> Result<bool, StoreError> {
         project,
         id,
         is_step,
+        ..
     } = one;
     if is_step {
         let now = app.clock.now();
@@ -50,5 +51,5 @@ async fn conclude(app: &App, one: Concludable) -> Result<bool, StoreError> {
     };
     let now = app.clock.now();
     let recommendation = read::recommendation(&app.store, &experiment, now).await?;
-    app.store.conclude(project, id, &recommendation, now).await
+    app.store.conclude(one, &recommendation, now).await
 }

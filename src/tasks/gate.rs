@@ -117,7 +117,8 @@ async fn measure_again(
         }
     };
     let once = Once::Round { run: run.id, round };
-    match prepared.start(app, run.project_id, &once).await {
+    let by = run.template_id.to_string();
+    match prepared.start(app, run.project_id, &by, &once).await {
         Ok(()) => Ok(Ok(true)),
         // Another replica was faster.
         Err(StoreError::Missing {

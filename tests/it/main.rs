@@ -12,6 +12,7 @@
     reason = "a panic is how a test fails"
 )]
 
+mod additions;
 mod api;
 mod artifacts;
 mod between;

@@ -1,6 +1,7 @@
 //! An event: what happened to an experiment or a trial, with its data. Sentences are rendered here
 //! and nowhere else; who writes events, and in which order they are read, is the store's matter.
 
+mod change;
 mod charge;
 
 use std::fmt;
@@ -8,6 +9,7 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+pub use self::change::Change;
 pub use self::charge::{AttemptBill, Charge, Ended, OverReservation};
 use crate::ci::gate::Verdict;
 use crate::ci::wording::CiNews;
@@ -27,31 +29,6 @@ named! {
         Warning = "warning",
         /// A person should look.
         Alarm = "alarm",
-    }
-}
-
-/// What a person has changed of a running experiment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget_usd: Option<Usd>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i32>,
-    /// From its start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline_hours: Option<u32>,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            self.budget_usd.map(|budget| format!("budget {budget}")),
-            self.priority.map(|priority| format!("priority {priority}")),
-            self.deadline_hours
-                .map(|hours| format!("waits {hours} h for capacity")),
-        ];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        write!(f, "changed by hand: {}", parts.join(", "))
     }
 }
 

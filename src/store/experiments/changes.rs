@@ -1,9 +1,9 @@
-//! What a person changes of a running experiment: its budget, its priority, how long it waits for capacity.
+//! What a person changes of an experiment: its budget, its priority, how long it waits for capacity, its labels.
 
 use bakeoff_domain::event::{Change, Event};
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::deadline_after;
+use bakeoff_domain::spec::{deadline_after, labels};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
@@ -51,26 +51,26 @@ impl Store {
         let row = sqlx::query!(
             r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at,
                       EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id) AS "is_step!"
-               FROM experiments e WHERE id = $1 AND project_id = $2 FOR NO KEY UPDATE"#,
+               FROM experiments e WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE"#,
             id.0,
             project.0,
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row.filter(|row| row.state == "running") else {
+        let is_open = |state: &str| state == "running" || change.is_of_labels_only();
+        let Some(row) = row.filter(|row| is_open(&row.state)) else {
             return Ok(Changed::Over);
         };
         let revision = error::count(row.revision, "experiments", id.0, "revision")?;
         if based_on.is_some_and(|based_on| based_on != revision) {
             return Ok(Changed::Since(revision));
         }
-        if let Some(budget) = change.budget_usd {
-            if row.is_step {
-                return Ok(Changed::OfPipeline);
-            }
-            if budget.0 < row.committed_usd {
+        match change.budget_usd {
+            Some(_) if row.is_step => return Ok(Changed::OfPipeline),
+            Some(budget) if budget.0 < row.committed_usd => {
                 return Ok(Changed::Committed(Usd(row.committed_usd)));
             }
+            _ => {}
         }
         write(&mut tx, id, change, row.created_at, now).await?;
         sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
@@ -94,13 +94,19 @@ async fn write(
     created_at: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
+    let labels = change.labels.as_ref().map(labels::pairs);
     sqlx::query!(
-        "UPDATE experiments SET budget_usd = coalesce($2, budget_usd), revision = revision + 1 WHERE id = $1",
+        r#"UPDATE experiments SET budget_usd = coalesce($2, budget_usd), labels = coalesce($3, labels), revision = revision + 1
+           WHERE id = $1"#,
         id.0,
         change.budget_usd.map(|budget| budget.0),
+        labels.as_deref(),
     )
     .execute(&mut *tx)
     .await?;
+    if change.is_of_labels_only() {
+        return Ok(());
+    }
     let hours = change.deadline_hours;
     let give_up_at = hours.map(|hours| deadline_after(Some(hours), created_at));
     sqlx::query!(

@@ -80,11 +80,13 @@ async fn mark(
     let marked = sqlx::query!(
         r#"UPDATE experiments
            SET state = CASE $3 WHEN 'cancel' THEN 'cancelling' ELSE 'running' END,
-               ended_at = NULL,
+               ended_at = NULL, archived_at = NULL,
+               -- What it starts must not be concluded with what was before.
+               revision = revision + CASE WHEN $3 = 'resume' THEN 1 ELSE 0 END,
                cancel_requested_at = CASE WHEN $3 = 'cancel' THEN $4 ELSE cancel_requested_at END,
                paused_reason = CASE $3 WHEN 'pause' THEN coalesce(paused_reason, 'paused by hand')
                                        WHEN 'resume' THEN NULL ELSE paused_reason END
-           WHERE id = $1 AND project_id = $2
+           WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL
              AND (state = 'running'
                   OR $3 = 'resume' AND state IN ('completed', 'failed')
                      AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'parked')

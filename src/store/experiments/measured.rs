@@ -31,7 +31,7 @@ impl Store {
         let experiments = sqlx::query!(
             r#"SELECT e.id, e.spec::text AS "spec!"
                FROM (SELECT id FROM workloads WHERE project_id = $1 AND name = $2 ORDER BY version DESC LIMIT $3) w
-               CROSS JOIN LATERAL (SELECT id, spec FROM experiments WHERE workload_id = w.id ORDER BY id DESC LIMIT $4) e
+               CROSS JOIN LATERAL (SELECT id, spec FROM experiments WHERE workload_id = w.id AND deleted_at IS NULL ORDER BY id DESC LIMIT $4) e
                ORDER BY e.id DESC LIMIT $4"#,
             project.0,
             workload,

@@ -26,6 +26,8 @@ pub struct NewStepWork<'a> {
     pub name: &'a str,
     pub region: &'a str,
     pub budget_usd: Usd,
+    /// `name=value`: tags of its jobs.
+    pub labels: Vec<String>,
     pub trials: &'a [NewStepTrial],
     /// The endpoint that its trial is, if it is one.
     pub endpoint: Option<&'a NewEndpoint>,
@@ -45,14 +47,15 @@ pub(in crate::store) async fn insert(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     sqlx::query!(
-        r#"INSERT INTO experiments (id, project_id, name, kind, state, budget_usd, created_at, region)
-           VALUES ($1, $2, $3, 'step', 'running', $4, $5, $6)"#,
+        r#"INSERT INTO experiments (id, project_id, name, kind, state, budget_usd, created_at, region, labels)
+           VALUES ($1, $2, $3, 'step', 'running', $4, $5, $6, $7)"#,
         new.experiment_id.0,
         new.project_id.0,
         new.name,
         new.budget_usd.0,
         now,
         new.region,
+        &new.labels,
     )
     .execute(&mut *tx)
     .await?;

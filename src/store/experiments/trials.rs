@@ -21,6 +21,7 @@ use bakeoff_domain::money::cost;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::quota::Usage;
 use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
@@ -56,6 +57,8 @@ pub struct Claimed {
     pub billed_seconds_max: u64,
     /// None when it cannot be read: a running job is still watched, stopped and billed without it.
     pub plan: Option<TrialPlan>,
+    /// Of its experiment.
+    pub labels: Labels,
     pub attempts_made: u32,
     /// Earlier attempts that failed.
     pub failures: u32,
@@ -96,6 +99,7 @@ pub(in crate::store) struct ClaimedRow {
     pub(in crate::store) checkpoint_interval_seconds: Option<i32>,
     pub(in crate::store) billed_seconds_max: Option<i64>,
     pub(in crate::store) plan: serde_json::Value,
+    pub(in crate::store) labels: Vec<String>,
     pub(in crate::store) attempts_made: i32,
     pub(in crate::store) failures: i32,
     pub(in crate::store) over_quota: i32,
@@ -140,6 +144,7 @@ impl ClaimedRow {
                 .or(limit)
                 .unwrap_or_else(|| cost::longest_billed_seconds(u32::MAX, 0)),
             plan: plan.ok(),
+            labels: labels::of_pairs(&self.labels),
             attempts_made: count(self.attempts_made, "attempts_made")?,
             failures: count(self.failures, "failures")?,
             over_quota: count(self.over_quota, "over_quota")?,
@@ -277,7 +282,7 @@ impl Store {
                FROM due WHERE t.id = due.id
                RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.job_kind, t.stop_requested_at, t.stop_reason,
                          t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb,
-                         t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
+                         t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, (SELECT labels FROM experiments e WHERE e.id = t.experiment_id) AS "labels!", t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
                              AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,
@@ -435,7 +440,8 @@ impl Store {
             TrialRow,
             r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
                       plan::text AS "plan!", attempts_made, released_at, created_at, ended_at
-               FROM trials WHERE id = $1 AND project_id = $2"#,
+               FROM trials t WHERE id = $1 AND project_id = $2
+                 AND NOT EXISTS (SELECT FROM experiments e WHERE e.id = t.experiment_id AND e.deleted_at IS NOT NULL)"#,
             id.0,
             project.0,
         )

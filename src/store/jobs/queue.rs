@@ -394,7 +394,7 @@ async fn claim(
              AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
            RETURNING id, project_id, experiment_id, lease_token, state, job_kind, stop_requested_at, stop_reason, candidate, instance_type,
                      instance_count, purchase_option, region, volume_gb, is_price_estimated, checkpoint_interval_seconds,
-                     billed_seconds_max, plan, attempts_made, failures, over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
+                     billed_seconds_max, plan, (SELECT labels FROM experiments e WHERE e.id = trials.experiment_id) AS "labels!", attempts_made, failures, over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,
         holder.owner,
         interval(holder.lease),

@@ -241,6 +241,24 @@ impl Store {
         Ok(tx.commit().await?)
     }
 
+    /// Forgets deliveries that were over before a moment, with their attempts; returns how many.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn forget_deliveries(
+        &self,
+        before: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<u64, StoreError> {
+        let forgotten = sqlx::query!(
+            r#"WITH over AS (
+                   SELECT id FROM webhook_deliveries WHERE ended_at < $1 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+               tries AS (DELETE FROM webhook_attempts a USING over WHERE a.delivery_id = over.id)
+               DELETE FROM webhook_deliveries d USING over WHERE d.id = over.id"#,
+            before,
+            limit,
+        );
+        Ok(forgotten.execute(&self.pool).await?.rows_affected())
+    }
+
     /// An endpoint's deliveries, those of the newest events first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn webhook_deliveries(

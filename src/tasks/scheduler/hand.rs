@@ -215,6 +215,7 @@ impl Hand<'_> {
             job: name,
             marker: &marker,
             trial: &trial,
+            labels: &self.trial.labels,
         };
         // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
@@ -223,7 +224,8 @@ impl Hand<'_> {
         Ok(match job {
             JobRequest::Training(template) => {
                 let request = request::for_attempt(template, name, &marker, &trial);
-                let request = self.reporting(request);
+                let mut request = self.reporting(request);
+                names.label(&mut request.tags);
                 aws.create(JobRequest::Training(&request)).await
             }
             JobRequest::Processing(_)

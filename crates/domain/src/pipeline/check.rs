@@ -12,6 +12,7 @@ use crate::finding::nearest;
 use crate::money::Usd;
 use crate::sagemaker::is_region;
 use crate::serving::check as serving;
+use crate::spec::labels;
 use crate::spec::pipeline::{PipelineSpec, StepSpec};
 
 pub const STEPS_MAX: usize = 50;
@@ -224,6 +225,11 @@ fn head(spec: &PipelineSpec) -> Vec<Flaw> {
         "must be 1 to 50 steps",
         "add or drop steps",
     );
+    let labels = labels::flaws(&spec.labels).into_iter();
+    flaws.extend(labels.map(|flaw| {
+        let pointer = format!("/labels{}", flaw.pointer);
+        Flaw::new(pointer, flaw.detail, flaw.fix)
+    }));
     flaws
 }
 

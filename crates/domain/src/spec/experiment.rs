@@ -1,6 +1,8 @@
 //! An experiment: what is compared, on which types, and within which limits. Plain data that
 //! mirrors the JSON; the planner decides whether it makes sense and what it would cost.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -172,11 +174,16 @@ pub struct ExperimentSpec {
     /// Assumptions about hardware, prices, sizes and speeds, checked by the linter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
+    /// By which it is found again, at most 20; its jobs carry them as tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Free-form notes kept with the experiment: its purpose, what was corrected.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
+/// The highest priority, and below 0 the lowest.
+pub const PRIORITY_MAX: i32 = 100;
 /// Default wait for capacity, in hours: shortages of p5 last hours, rarely days.
 pub(crate) const DEADLINE_HOURS_DEFAULT: u32 = 72;
 

@@ -5,6 +5,7 @@ pub mod claim;
 pub mod expectation;
 mod experiment;
 pub mod full_run;
+pub mod labels;
 pub mod measurement;
 mod parallel;
 pub mod pipeline;
@@ -16,8 +17,8 @@ mod workload;
 
 pub(crate) use self::experiment::DEADLINE_HOURS_DEFAULT;
 pub use self::experiment::{
-    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PurchaseOption,
-    StoppingPolicy, deadline_after,
+    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PRIORITY_MAX,
+    PurchaseOption, StoppingPolicy, deadline_after,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};

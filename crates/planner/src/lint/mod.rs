@@ -202,7 +202,7 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
         return findings;
     }
     request::spot(spec, &mut findings);
-    request::queueing(spec, &mut findings);
+    request::queueing::queueing(spec, &mut findings);
     request::measurements(spec, &mut findings);
     match &spec.workload {
         None => findings.push(request::workload_missing()),

@@ -1,13 +1,13 @@
 //! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
 pub(super) mod model;
+pub(super) mod queueing;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, Operation};
-use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
 use bakeoff_domain::measure::metric::Meaning;
 use bakeoff_domain::money::cost::TRANSFER_ALLOWANCE_SECONDS;
 use bakeoff_domain::spec::{
@@ -25,7 +25,6 @@ use crate::render::request::{RESERVED_HYPERPARAMETERS, SHAPE_HYPERPARAMETERS};
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;
 /// A spot trial this short may start over after an interruption.
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u32 = 3600;
-const PRIORITY_MAX: i32 = 100;
 const CANDIDATES_MAX: usize = 50;
 const MEASUREMENTS_MAX: usize = 100;
 const REPEATS_MAX: u32 = 20;
@@ -312,52 +311,6 @@ pub(super) fn spot(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         && !is_s3(&checkpoint.s3_uri)
     {
         findings.push(not_s3("/checkpoint/s3_uri", &checkpoint.s3_uri));
-    }
-}
-
-/// Checks warm pools and priority.
-pub(super) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
-    if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&spec.priority) {
-        findings.push(
-            found("priority", "/priority")
-                .says(format!("the priority is {}", spec.priority))
-                .fix(format!(
-                    "choose -{PRIORITY_MAX} to {PRIORITY_MAX}; 0 is usual"
-                )),
-        );
-    }
-    if spec
-        .checkpoint
-        .as_ref()
-        .is_some_and(|checkpoint| !(60..=86_400).contains(&checkpoint.interval_seconds))
-    {
-        findings.push(
-            found("checkpoint-interval", "/checkpoint/interval_seconds")
-                .says("the checkpoint interval is too short or too long")
-                .fix("set the seconds between two checkpoints, 60 to 86400"),
-        );
-    }
-    let Some(seconds) = spec.keep_alive_seconds.filter(|seconds| *seconds > 0) else {
-        return;
-    };
-    if seconds > KEEP_ALIVE_SECONDS_MAX {
-        findings.push(
-            found("keep-alive", "/keep_alive_seconds")
-                .says(format!("instances would be kept warm for {seconds} s"))
-                .fix(format!("choose at most {KEEP_ALIVE_SECONDS_MAX} (6 hours)")),
-        );
-    }
-    let has = |option| {
-        spec.candidates
-            .iter()
-            .any(|candidate| candidate.purchase_options.contains(&option))
-    };
-    if !has(PurchaseOption::OnDemand) {
-        findings.push(
-            found("keep-alive-with-spot", "/keep_alive_seconds")
-                .says("every trial runs on spot, and SageMaker has no warm pools of spot instances")
-                .fix("omit keep_alive_seconds, or add \"on_demand\" to a candidate's purchase_options"),
-        );
     }
 }
 

@@ -10,6 +10,7 @@ use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::MARKER;
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
+use bakeoff_domain::spec::labels::Labels;
 use uuid::Uuid;
 
 use super::request::TRIAL_VARIABLE;
@@ -21,13 +22,21 @@ pub struct Names<'a> {
     pub job: &'a str,
     pub marker: &'a str,
     pub trial: &'a str,
+    /// Of its experiment.
+    pub labels: &'a Labels,
 }
 
 impl Names<'_> {
+    /// The labels of its experiment as tags; our own tags have other names.
+    pub fn label(self, tags: &mut BTreeMap<String, String>) {
+        tags.extend(self.labels.clone());
+    }
+
     fn mark(self, environment: &mut BTreeMap<String, String>, tags: &mut BTreeMap<String, String>) {
         for (name, value) in [(MARKER, self.marker), (TRIAL_VARIABLE, self.trial)] {
             environment.insert(name.to_owned(), value.to_owned());
         }
+        self.label(tags);
         tags.insert("bakeoff:trial".to_owned(), self.trial.to_owned());
     }
 }

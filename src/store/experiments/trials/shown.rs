@@ -26,6 +26,8 @@ pub struct ShownTrial {
     pub instance_count: u32,
     /// Zero without checkpoints.
     pub checkpoint_seconds: u32,
+    /// The trial that this one does once more.
+    pub retry_of: Option<TrialId>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
     pub attempts: Vec<Attempt>,
@@ -41,6 +43,7 @@ struct HeadRow {
     purchase_option: String,
     instance_count: i32,
     checkpoint_seconds: Option<i32>,
+    retry_of: Option<Uuid>,
     created_at: DateTime<Utc>,
     ended_at: Option<DateTime<Utc>>,
 }
@@ -67,6 +70,7 @@ impl TryFrom<HeadRow> for ShownTrial {
                 row.id,
                 "checkpoint_interval_seconds",
             )?,
+            retry_of: row.retry_of.map(TrialId),
             created_at: row.created_at,
             ended_at: row.ended_at,
             attempts: Vec::new(),
@@ -87,8 +91,10 @@ impl Store {
             HeadRow,
             r#"SELECT id, experiment_id, state, reason, plan::text, purchase_option, instance_count,
                       checkpoint_interval_seconds AS checkpoint_seconds,
-                      created_at, ended_at
-               FROM trials WHERE project_id = $1 AND (id = $2 OR experiment_id = $3) ORDER BY ordinal"#,
+                      retry_of, created_at, ended_at
+               FROM trials t WHERE project_id = $1 AND (id = $2 OR experiment_id = $3)
+                 AND NOT EXISTS (SELECT FROM experiments e WHERE e.id = t.experiment_id AND e.deleted_at IS NOT NULL)
+               ORDER BY ordinal"#,
             project.0,
             trial.map(|id| id.0),
             experiment.map(|id| id.0),
@@ -112,7 +118,7 @@ impl Store {
             r#"SELECT t.experiment_id, t.state AS trial_state, t.reason, t.purchase_option, t.instance_count,
                       CASE WHEN j.number = 1 THEN t.plan::text END AS plan,
                       t.checkpoint_interval_seconds AS checkpoint_seconds,
-                      t.created_at, t.ended_at AS trial_ended_at,
+                      t.retry_of, t.created_at, t.ended_at AS trial_ended_at,
                       j.id, j.trial_id AS "trial_id!", j.number AS "number!", j.job_name, j.state, j.price_id, j.usd_per_hour,
                       j.reserved_training_usd, j.reserved_metrics_usd, j.quarantine_until, j.absent, j.postponed,
                       j.job_status, j.secondary_status, j.failure_reason, j.transitions::text AS "transitions!",
@@ -120,7 +126,9 @@ impl Store {
                       j.started_at, j.ended_at, j.is_compared, j.checkpoint_at,
                       greatest(j.started_at, j.modified_at) AS training_since, j.modified_at
                FROM trials t JOIN jobs j ON j.trial_id = t.id
-               WHERE t.id = $1 AND t.project_id = $2 ORDER BY j.number"#,
+               WHERE t.id = $1 AND t.project_id = $2
+                 AND NOT EXISTS (SELECT FROM experiments e WHERE e.id = t.experiment_id AND e.deleted_at IS NOT NULL)
+               ORDER BY j.number"#,
             id.0,
             project.0,
         )
@@ -149,6 +157,7 @@ struct ShownRow {
     /// Only in the row of the first attempt.
     plan: Option<String>,
     checkpoint_seconds: Option<i32>,
+    retry_of: Option<Uuid>,
     created_at: DateTime<Utc>,
     trial_ended_at: Option<DateTime<Utc>>,
     id: Uuid,
@@ -192,6 +201,7 @@ impl ShownRow {
             purchase_option: std::mem::take(&mut self.purchase_option),
             instance_count: self.instance_count,
             checkpoint_seconds: self.checkpoint_seconds,
+            retry_of: self.retry_of,
             created_at: self.created_at,
             ended_at: self.trial_ended_at,
         }

@@ -1,0 +1,61 @@
+//! What a person has changed of an experiment.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::TrialId;
+use crate::money::Usd;
+use crate::spec::labels::{self, Labels};
+
+/// What a person has changed of an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<Usd>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// From its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_hours: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Labels>,
+    /// A candidate that was added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<String>,
+    /// A trial that is done once more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<TrialId>,
+}
+
+impl Change {
+    /// Whether only what people call it is changed, which an experiment that is over allows too.
+    pub fn is_of_labels_only(&self) -> bool {
+        let rest = Self {
+            labels: None,
+            ..self.clone()
+        };
+        self.labels.is_some() && rest == Self::default()
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.budget_usd.map(|budget| format!("budget {budget}")),
+            self.priority.map(|priority| format!("priority {priority}")),
+            self.deadline_hours
+                .map(|hours| format!("waits {hours} h for capacity")),
+            self.labels
+                .as_ref()
+                .map(|labels| format!("labels {}", labels::pairs(labels).join(", "))),
+            self.candidate
+                .as_ref()
+                .map(|candidate| format!("candidate {candidate} added")),
+            self.retry_of
+                .map(|trial| format!("{trial} is done once more")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        write!(f, "changed by hand: {}", parts.join(", "))
+    }
+}

@@ -1,0 +1,185 @@
+//! What people add to an experiment: another candidate, or a trial once more.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use bakeoff_domain::event::Change;
+use bakeoff_domain::finding::Finding;
+use bakeoff_domain::ids::{ExperimentId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
+use bakeoff_planner::plan::TrialPlan;
+
+use super::auth::{Caller, Editor};
+use super::experiments::find;
+use super::extract::{Id, Strict};
+use super::heavy::aside;
+use super::problem::{FieldError, Problem, Problems};
+use super::trials;
+use crate::api::experiments::AddedTrials;
+use crate::app::App;
+use crate::intake::{self, More};
+use crate::store::experiments::Experiment;
+use crate::store::experiments::additions::{Added, Addition, Fixed};
+
+type Answer = Result<(StatusCode, Json<AddedTrials>), Problem>;
+
+/// Add a candidate to an experiment
+///
+/// Its trials are checked and planned like those of a new experiment, at today's prices, and run beside the others. An
+/// experiment that has ended goes on, and is decided again. Not of a pipeline, of a CI run, or of a full run, and not
+/// once it is cancelled.
+#[utoipa::path(post, path = "/v1/experiments/{experiment_id}/candidates", operation_id = "addCandidate", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)), request_body = CandidateSpec,
+    responses((status = 201, description = "Added", body = AddedTrials), Problems))]
+pub(super) async fn add_candidate(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<ExperimentId>,
+    Strict(candidate): Strict<CandidateSpec>,
+) -> Answer {
+    let experiment = find(&app, caller, id).await?;
+    let mut spec = experiment.resolved.spec().clone();
+    let change = Change {
+        candidate: Some(candidate.name.clone()),
+        ..Change::default()
+    };
+    spec.candidates.push(candidate);
+    let index = spec.candidates.len() - 1;
+    add(&app, caller, experiment, spec, index, change, |_| true).await
+}
+
+/// Retry a trial
+///
+/// Does a trial that has failed or was stopped once more, as a trial of its own: planned anew, at today's prices. Each
+/// trial is done once more at most once; the answer to a repeat is a 409 that names the other. An experiment that has
+/// ended goes on, and is decided again.
+#[utoipa::path(post, path = "/v1/trials/{trial_id}/retry", operation_id = "retryTrial", tag = "trials",
+    params(("trial_id" = TrialId, Path)),
+    responses((status = 201, description = "Added", body = AddedTrials), Problems))]
+pub(super) async fn retry(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<TrialId>,
+) -> Answer {
+    let trial = trials::find(&app, caller, id).await?;
+    let experiment = app.store.experiment(caller.project, trial.experiment_id);
+    let Some(experiment) = experiment.await? else {
+        return Err(trials::of_a_step());
+    };
+    if !matches!(trial.state, TrialState::Failed | TrialState::Stopped) {
+        return Err(not_over(trial.state));
+    }
+    let spec = experiment.resolved.spec().clone();
+    let (plan, candidates) = (&trial.plan, &spec.candidates);
+    let index = candidates.iter().position(|one| one.name == plan.candidate);
+    let index = index.ok_or_else(Problem::internal)?;
+    let change = Change {
+        retry_of: Some(id),
+        ..Change::default()
+    };
+    let (option, repeat) = (plan.purchase_option, plan.repeat);
+    let is_same = move |plan: &TrialPlan| (plan.purchase_option, plan.repeat) == (option, repeat);
+    add(&app, caller, experiment, spec, index, change, is_same).await
+}
+
+fn not_over(state: TrialState) -> Problem {
+    Problem::conflict(
+        "trial-not-over",
+        format!(
+            "the trial is {}: only one that has failed or was stopped is done once more",
+            state.as_str()
+        ),
+    )
+}
+
+/// Plans the trials of one candidate that are wanted, and adds them.
+async fn add(
+    app: &App,
+    caller: Caller,
+    experiment: Experiment,
+    mut spec: ExperimentSpec,
+    index: usize,
+    change: Change,
+    is_wanted: impl Fn(&TrialPlan) -> bool + Send + 'static,
+) -> Answer {
+    let written = spec.budget_usd;
+    // As it has been changed since.
+    spec.budget_usd = experiment.budget_usd;
+    let loaded = intake::load(app, caller.project, spec).await?;
+    let is_retry = change.retry_of.is_some();
+    let more = aside(move || loaded.more(index, is_retry, is_wanted)).await?;
+    let more = more.map_err(|findings| refused(&findings, index))?;
+    let More {
+        mut spec,
+        findings: own,
+        trials,
+    } = more;
+    spec.budget_usd = written;
+    let mut findings = experiment.findings.clone();
+    findings.extend(own.iter().filter(|_| !is_retry).cloned());
+    let addition = Addition {
+        based_on: experiment.revision,
+        spec: &spec,
+        findings: &findings,
+        trials: &trials,
+        change: &change,
+    };
+    let now = app.clock.now();
+    let added = app
+        .store
+        .add_trials(caller.project, experiment.id, addition, now);
+    if let Some(problem) = problem(added.await?) {
+        return Err(problem);
+    }
+    app.wake_schedulers();
+    let view = AddedTrials::of(experiment.id, experiment.revision + 1, own, trials);
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// Findings at pointers into the body, which is the candidate, not the experiment.
+fn refused(findings: &[Finding], index: usize) -> Problem {
+    let own = format!("/candidates/{index}");
+    let errors = findings.iter().map(|finding| {
+        let error = FieldError::from(finding);
+        let pointer = error.pointer.strip_prefix(&own).map(str::to_owned);
+        FieldError {
+            pointer: pointer.unwrap_or_else(|| error.pointer.clone()),
+            ..error
+        }
+    });
+    Problem::invalid(errors.collect())
+}
+
+fn problem(added: Added) -> Option<Problem> {
+    Some(match added {
+        Added::Done => return None,
+        Added::Cancelled => Problem::conflict(
+            "not_running",
+            "the experiment was cancelled or deleted: start another one",
+        ),
+        Added::Since(revision) => Problem::conflict(
+            "changed-meanwhile",
+            format!(
+                "the experiment was changed meanwhile, and has revision {revision} now: try again"
+            ),
+        ),
+        Added::Fixed(Fixed::Pipeline) => Problem::conflict(
+            "of_a_pipeline",
+            "it is the work of a pipeline's step: POST /v1/pipelines/{pipeline_id}/resume does failed steps once more",
+        ),
+        Added::Fixed(Fixed::CiRun) => Problem::conflict(
+            "of_a_ci_run",
+            "a gate compares it with others of its template: change the template, or trigger the commit again",
+        ),
+        Added::Fixed(Fixed::FullRun) => Problem::conflict(
+            "of_a_full_run",
+            "it is a full run: POST /v1/experiments/{experiment_id}/full-run starts another, from its checkpoints",
+        ),
+        Added::Before(trial) => Problem::conflict(
+            "retried-before",
+            format!("{trial} does it once more already: retry that one, if it has failed too"),
+        ),
+        Added::NotOver => not_over(TrialState::Running),
+    })
+}
