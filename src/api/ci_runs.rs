@@ -27,6 +27,9 @@ pub struct CiRunView {
     pub reference: Option<String>,
     pub branch: Option<String>,
     pub pull_request: Option<u64>,
+    /// Of the image that all its trials run, once it was found in ECR; null of one that is not there yet, or not in ECR.
+    #[serde(default)]
+    pub image_digest: Option<String>,
     /// One for each round: an inconclusive commit is measured again.
     pub experiment_ids: Vec<ExperimentId>,
     pub state: CiState,
@@ -213,6 +216,7 @@ impl From<CiRun> for CiRunView {
             begins_level: acceptance.is_some_and(|one| one.begins_level),
             is_release: run.is_release,
             experiment_ids: run.experiments,
+            image_digest: run.image_digest,
             commit_status: run.commit_status.map(Into::into),
             created_at: run.created_at,
             decided_at: run.decided_at,

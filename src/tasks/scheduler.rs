@@ -6,6 +6,7 @@
 //! on the job, and adopts it.
 
 mod hand;
+mod image;
 mod plan;
 
 use std::panic::AssertUnwindSafe;
@@ -220,6 +221,7 @@ async fn work(
         seen: Seen::NotLooked,
         held_since,
         planned_here: None,
+        image: None,
     };
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {

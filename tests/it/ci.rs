@@ -157,44 +157,6 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
     assert_eq!(next.1["duplicate"], false);
 }
 
-/// The commit is in the request that SageMaker gets, and not in a label only.
-#[sqlx::test(migrations = false)]
-async fn what_runs_is_the_commit(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let mut open = template();
-    open["spec"]["workload"]["image"] = json!("${ci.image}");
-    open["spec"]["workload"]["hyperparameters"] = json!({"learning_rate": "${ci.hyperparameters.learning_rate}", "sha": "${ci.short_commit}"});
-    open["settings"]["hyperparameters"] = json!({"learning_rate": "2e-5"});
-    let own = created(&test, &open).await;
-    let digest = format!("{REPOSITORY}@sha256:{}", "ab".repeat(32));
-    let tagged = format!("{REPOSITORY}:ci-{}", &COMMIT[..7]);
-    let bodies = [
-        json!({"delivery_id": "1", "commit": COMMIT, "image": digest}),
-        json!({"delivery_id": "2", "commit": COMMIT, "image": tagged, "hyperparameters": {"learning_rate": "1e-4"}}),
-    ];
-    for (body, (image, rate)) in bodies.iter().zip([(&digest, "2e-5"), (&tagged, "1e-4")]) {
-        let (status, answer) = trigger(&test, &own, body).await;
-        assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-        test.tick().await;
-        let path = format!(
-            "/v1/experiments/{}/trials",
-            answer["experiment_id"].as_str().unwrap()
-        );
-        let trials = test.get(&path).await;
-        let jobs = test.jobs().await;
-        let trial = trials["items"][0]["id"].as_str().unwrap();
-        let job = jobs
-            .iter()
-            .find(|job| job.trial.as_deref() == Some(trial))
-            .unwrap();
-        let url = format!("{}/_sim/requests/{}", test.region.url, job.name);
-        let sent: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
-        assert_eq!(sent["AlgorithmSpecification"]["TrainingImage"], **image);
-        assert_eq!(sent["HyperParameters"]["learning_rate"], rate);
-        assert_eq!(sent["HyperParameters"]["sha"], COMMIT[..12]);
-    }
-}
-
 #[sqlx::test(migrations = false)]
 async fn what_a_template_does_not_open_stays_closed(pool: PgPool) {
     let test = TestApp::new(pool).await;

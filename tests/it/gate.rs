@@ -125,10 +125,12 @@ async fn a_dearer_commit_regresses_and_ci_hears_of_it(pool: PgPool) {
                 .unwrap();
             let url = format!("{}/_sim/requests/{job}", test.region.url);
             let sent: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
-            let image = format!("{REPOSITORY}:{}", run.commit);
+            let digest = run.image_digest.as_ref().unwrap();
+            let image = format!("{REPOSITORY}@{digest}");
             assert_eq!(sent["AlgorithmSpecification"]["TrainingImage"], image);
         }
     }
+    assert_ne!(first.image_digest, second.image_digest);
     let folder = scratch("gate");
     let id = second.id.to_string();
     let args = [
@@ -354,7 +356,17 @@ async fn an_inconclusive_commit_is_measured_again_and_each_round_once(pool: PgPo
 async fn equal_commits_pass_from_end_to_end(pool: PgPool) {
     let test = TestApp::with_faults(pool, &["--host-sd", "0.01"]).await;
     let mut once = template(1);
+    // One trial alone would call one in nine worse.
     once["settings"]["gate"]["rounds"] = json!(1);
+    let (status, problem) = test.post("/v1/ci-templates", &once).await;
+    assert_eq!(
+        (status, &problem["errors"][0]["pointer"]),
+        (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &json!("/settings/gate/rounds")
+        )
+    );
+    once["settings"]["gate"]["rounds"] = json!(2);
     let own = created(&test, &once).await;
     let mut verdicts = Vec::new();
     for number in 0..21 {

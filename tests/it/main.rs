@@ -42,6 +42,7 @@ mod holds_listings;
 mod holds_locks;
 mod holds_money;
 mod holds_reserved;
+mod images;
 mod ledger;
 mod logs;
 mod metrics;

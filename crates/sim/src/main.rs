@@ -12,6 +12,8 @@
 
 mod billing;
 mod checkpoints;
+#[cfg(test)]
+mod commits;
 mod constraints;
 mod curve;
 mod epoch;
@@ -20,6 +22,7 @@ mod events;
 mod failures;
 mod faults;
 mod hosting;
+mod images;
 mod job;
 mod lively;
 mod logs;

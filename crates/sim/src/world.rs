@@ -16,6 +16,7 @@ use crate::billing::RateCard;
 use crate::failures::{self, ScriptFailure};
 use crate::faults::{CallFault, Faults};
 use crate::hosting::Hosting;
+use crate::images::Images;
 use crate::job::{EarlyBill, Job, Written};
 use crate::lively::{Allocation, Lively};
 use crate::physics::{self, Script, Training};
@@ -55,6 +56,7 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) setup: Setup,
     pub(crate) speeds: Speeds,
+    pub(crate) images: Images,
     /// Whether scripts go on from the newest checkpoint in their folder, and name theirs by their steps.
     pub(crate) resumes: bool,
     /// The step that the next job goes on from.
@@ -102,6 +104,7 @@ impl World {
             faults,
             setup: Setup::default(),
             speeds: Speeds::default(),
+            images: Images::default(),
             resumes: false,
             resumed_from: 0.0,
             quotas,
@@ -390,7 +393,7 @@ impl World {
     ) -> Script {
         let first_step = self.resumed_from;
         let image = request["AlgorithmSpecification"]["TrainingImage"].as_str();
-        let image = image.unwrap_or_default();
+        let image = &self.images.tagged(image.unwrap_or_default());
         let law = law.map(|law| Training {
             first_step,
             ..self.speeds.of(image, law, seed)

@@ -48,6 +48,8 @@ pub struct CiRun {
     pub is_release: bool,
     /// Nothing more is started for it.
     pub is_template_deleted: bool,
+    /// Of the image that its trials run, once it was found in ECR.
+    pub image_digest: Option<String>,
     /// What is shown of it beside its commit; `None` if its template tells nobody.
     pub commit_status: Option<CommitStatus>,
 }
@@ -105,6 +107,7 @@ struct Row {
     status_attempts: Option<i32>,
     told_at: Option<DateTime<Utc>>,
     problem: Option<String>,
+    image_digest: Option<String>,
 }
 
 impl TryFrom<Row> for CiRun {
@@ -153,6 +156,7 @@ impl TryFrom<Row> for CiRun {
             }),
             is_release: row.is_release,
             is_template_deleted: row.is_template_deleted,
+            image_digest: row.image_digest,
             commit_status: CommitStatus::read(
                 row.id,
                 row.status_state.as_deref(),
@@ -181,7 +185,8 @@ impl Store {
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
                       t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
-                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem
+                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem,
+                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
@@ -215,7 +220,8 @@ impl Store {
                       ARRAY(SELECT o.experiment_id FROM ci_rounds o WHERE o.run_id = r.id ORDER BY o.round) AS "experiments!",
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
                       t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
-                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem
+                      s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem,
+                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest
                FROM ci_runs r
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
@@ -309,6 +315,22 @@ impl Store {
         let readings =
             row.map(|row| stored::read(row.readings, TABLE, CiRunId(row.id), "readings"));
         Ok(readings.transpose()?.unwrap_or_default())
+    }
+
+    /// Notes the digest that an experiment's image has; returns the one that counts, which is the first.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn pin_image(
+        &self,
+        experiment: ExperimentId,
+        digest: &str,
+    ) -> Result<String, StoreError> {
+        let counts = sqlx::query_scalar!(
+            r#"UPDATE experiments SET image_digest = coalesce(image_digest, $2) WHERE id = $1
+               RETURNING image_digest AS "digest!""#,
+            experiment.0,
+            digest,
+        );
+        Ok(counts.fetch_one(&self.pool).await?)
     }
 
     /// Writes a run's verdict, unless it has one or another round has begun.
@@ -436,6 +458,7 @@ pub(super) async fn insert_run(
     .execute(&mut *tx)
     .await?;
     insert_round(tx, delivery.run, 1, experiment).await?;
+    pin_image(tx, delivery.run, experiment).await?;
     commit_statuses::tell(tx, delivery.run, delivery.template, now).await?;
     Ok(())
 }
@@ -461,7 +484,28 @@ pub(in crate::store) async fn begin_round(
             id: run.to_string(),
         });
     }
-    insert_round(tx, run, round, experiment).await
+    insert_round(tx, run, round, experiment).await?;
+    pin_image(tx, run, experiment).await
+}
+
+/// Has an experiment wait for its image: for that of the first round, once it is known.
+async fn pin_image(
+    tx: &mut PgConnection,
+    run: CiRunId,
+    experiment: ExperimentId,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"UPDATE experiments
+           SET pins_image = true,
+               image_digest = (SELECT e.image_digest FROM ci_rounds r JOIN experiments e ON e.id = r.experiment_id
+                               WHERE r.run_id = $1 ORDER BY r.round LIMIT 1)
+           WHERE id = $2"#,
+        run.0,
+        experiment.0,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 async fn insert_round(

@@ -59,6 +59,10 @@ pub struct Claimed {
     pub plan: Option<TrialPlan>,
     /// Of its experiment.
     pub labels: Labels,
+    /// Its image is waited for, and run by its digest, once that is known.
+    pub pins_image: bool,
+    pub image_digest: Option<String>,
+    pub created_at: DateTime<Utc>,
     pub attempts_made: u32,
     /// Earlier attempts that failed.
     pub failures: u32,
@@ -100,6 +104,8 @@ pub(in crate::store) struct ClaimedRow {
     pub(in crate::store) billed_seconds_max: Option<i64>,
     pub(in crate::store) plan: serde_json::Value,
     pub(in crate::store) labels: Vec<String>,
+    pub(in crate::store) pins_image: bool,
+    pub(in crate::store) image_digest: Option<String>,
     pub(in crate::store) attempts_made: i32,
     pub(in crate::store) failures: i32,
     pub(in crate::store) over_quota: i32,
@@ -145,6 +151,9 @@ impl ClaimedRow {
                 .unwrap_or_else(|| cost::longest_billed_seconds(u32::MAX, 0)),
             plan: plan.ok(),
             labels: labels::of_pairs(&self.labels),
+            pins_image: self.pins_image,
+            image_digest: self.image_digest,
+            created_at: self.created_at,
             attempts_made: count(self.attempts_made, "attempts_made")?,
             failures: count(self.failures, "failures")?,
             over_quota: count(self.over_quota, "over_quota")?,
@@ -279,10 +288,11 @@ impl Store {
                due AS (SELECT * FROM stops UNION ALL SELECT * FROM looks)
                UPDATE trials t
                SET lease_owner = $3, lease_expires_at = clock_timestamp() + $4::interval, lease_token = lease_token + 1
-               FROM due WHERE t.id = due.id
+               FROM due, experiments e WHERE t.id = due.id AND e.id = t.experiment_id
                RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.job_kind, t.stop_requested_at, t.stop_reason,
                          t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb,
-                         t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, (SELECT labels FROM experiments e WHERE e.id = t.experiment_id) AS "labels!", t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
+                         t.is_price_estimated, t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, e.labels AS "labels!",
+                         e.pins_image AS "pins_image!", e.image_digest, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
                          extract(epoch FROM clock_timestamp() - due.lease_expires_at + $4::interval)::double precision
                              AS abandoned_seconds, due.lease_owner AS abandoned_by"#,
             now,

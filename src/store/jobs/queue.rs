@@ -388,13 +388,16 @@ async fn claim(
 ) -> Result<Vec<ClaimedRow>, StoreError> {
     let rows = sqlx::query_as!(
         ClaimedRow,
-        r#"UPDATE trials SET state = 'submitting', due_at = $4, lease_owner = $2,
+        r#"UPDATE trials t SET state = 'submitting', due_at = $4, lease_owner = $2,
                   lease_expires_at = clock_timestamp() + $3::interval, lease_token = lease_token + 1
-           WHERE id = ANY($1) AND state = 'queued'
-             AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-           RETURNING id, project_id, experiment_id, lease_token, state, job_kind, stop_requested_at, stop_reason, candidate, instance_type,
-                     instance_count, purchase_option, region, volume_gb, is_price_estimated, checkpoint_interval_seconds,
-                     billed_seconds_max, plan, (SELECT labels FROM experiments e WHERE e.id = trials.experiment_id) AS "labels!", attempts_made, failures, over_quota, no_capacity, give_up_at, created_at, NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
+           FROM experiments e
+           WHERE t.id = ANY($1) AND e.id = t.experiment_id AND t.state = 'queued'
+             AND (t.lease_expires_at IS NULL OR t.lease_expires_at < clock_timestamp())
+           RETURNING t.id, t.project_id, t.experiment_id, t.lease_token, t.state, t.job_kind, t.stop_requested_at, t.stop_reason,
+                     t.candidate, t.instance_type, t.instance_count, t.purchase_option, t.region, t.volume_gb, t.is_price_estimated,
+                     t.checkpoint_interval_seconds, t.billed_seconds_max, t.plan, e.labels AS "labels!", e.pins_image AS "pins_image!",
+                     e.image_digest, t.attempts_made, t.failures, t.over_quota, t.no_capacity, t.give_up_at, t.created_at,
+                     NULL::double precision AS abandoned_seconds, NULL::text AS abandoned_by"#,
         ids,
         holder.owner,
         interval(holder.lease),

@@ -40,6 +40,8 @@ pub(super) struct Hand<'a> {
     pub(super) held_since: &'a HeldSince,
     /// The attempt planned by this very claim: no other process can have sent its create.
     pub(super) planned_here: Option<JobId>,
+    /// The image of that attempt, if it is not the one that the claim has read.
+    pub(super) image: Option<String>,
 }
 
 impl Hand<'_> {
@@ -226,6 +228,9 @@ impl Hand<'_> {
                 let request = request::for_attempt(template, name, &marker, &trial);
                 let mut request = self.reporting(request);
                 names.label(&mut request.tags);
+                if let Some(image) = &self.image {
+                    request.image.clone_from(image);
+                }
                 aws.create(JobRequest::Training(&request)).await
             }
             JobRequest::Processing(_)

@@ -28,6 +28,9 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         };
+        if !self.has_image(&mut plan, now).await? {
+            return Ok(false);
+        }
         let region = &self.trial.region;
         let of = PricesOf {
             kind: self.trial.kind,

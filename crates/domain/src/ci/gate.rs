@@ -27,6 +27,8 @@ const SPREAD_ASSUMED_OF_STARTS: f64 = 0.10;
 const SPREAD_MIN: f64 = 0.002;
 const TRIALS: std::ops::RangeInclusive<u32> = 5..=50;
 const ROUNDS: std::ops::RangeInclusive<u32> = 1..=3;
+/// Trials that a regression is called by, where another round is allowed.
+const CONFIRMED_BY: usize = 2;
 
 named! {
     /// What a gate says of a commit.
@@ -163,7 +165,7 @@ pub struct Judgement {
     pub limits: Vec<Judged>,
     /// Candidates of which a trial has not completed, and why.
     pub unmeasured: Vec<Unmeasured>,
-    /// Another round could tell more.
+    /// Another round could tell more, or has to confirm what one trial shows.
     pub is_worth_another: bool,
 }
 
@@ -209,7 +211,11 @@ pub fn judge(
     let verdict = overall(&judged, readings.is_empty(), &unmeasured);
     Judgement {
         verdict,
-        is_worth_another: verdict == Verdict::Inconclusive && judged.iter().any(is_open),
+        is_worth_another: match verdict {
+            Verdict::Inconclusive => judged.iter().any(is_open),
+            Verdict::Regressed => judged.iter().all(is_unconfirmed),
+            Verdict::Passed | Verdict::Error => false,
+        },
         limits: judged,
         unmeasured,
     }
@@ -218,6 +224,12 @@ pub fn judge(
 /// Whether more trials could decide a figure: there is something to compare it with.
 fn is_open(one: &Judged) -> bool {
     one.verdict == Verdict::Inconclusive && one.change.is_some()
+}
+
+/// Whether it is worse by no more than one trial: a machine that stalls looks like a commit that is slower, and is
+/// rarely met twice.
+fn is_unconfirmed(one: &Judged) -> bool {
+    one.verdict != Verdict::Regressed || one.trials < CONFIRMED_BY
 }
 
 /// The verdict of all figures together.

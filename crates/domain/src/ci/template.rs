@@ -66,8 +66,9 @@ impl TemplateSettings {
             pointer: format!("/settings{}", flaw.pointer),
             ..flaw
         }));
-        if self.gate.is_some() {
+        if let Some(gate) = &self.gate {
             flaws.extend(unlike(experiment));
+            flaws.extend(unconfirmed(gate, experiment));
         }
         let (found, _) = reference::find(experiment);
         let takes = |name: &str| {
@@ -107,6 +108,19 @@ fn unlike(experiment: &Value) -> Vec<Flaw> {
         ));
     }
     flaws
+}
+
+/// A gate that judges by one trial: of equal commits, it would call one in nine worse, since machines stall.
+fn unconfirmed(gate: &GateSettings, experiment: &Value) -> Option<Flaw> {
+    let candidates = experiment["candidates"].as_array()?;
+    let is_alone = |candidate: &Value| candidate["repeats"].as_u64().unwrap_or(1) < 2;
+    (gate.rounds == 1 && candidates.iter().any(is_alone)).then(|| {
+        Flaw::new(
+            "/settings/gate/rounds",
+            "is 1 with one trial of a candidate: a machine that stalls would pass for a commit that is slower",
+            "allow a second round (it runs only where the first shows something), or have two \"repeats\" of each candidate",
+        )
+    })
 }
 
 /// Whether a place takes a trigger in, and whether what runs depends on it.

@@ -91,7 +91,10 @@ pub(super) fn batch_get_image(region: &Region, body: &Value) -> Value {
         return json!({ "images": [], "failures": [failure] });
     }
     let mut whole = id.clone();
-    whole["imageDigest"] = json!(format!("sha256:{}", "5".repeat(64)));
+    let tag = id["imageTag"].as_str().or(id["imageDigest"].as_str());
+    let name = repository.as_str().unwrap_or_default();
+    let digest = region.with(|world| world.images.digest(name, tag.unwrap_or_default()));
+    whole["imageDigest"] = json!(digest);
     let image = json!({ "registryId": body["registryId"], "repositoryName": repository, "imageId": whole, "imageManifest": "{}" });
     json!({ "images": [image], "failures": [] })
 }

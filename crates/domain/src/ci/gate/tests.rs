@@ -238,6 +238,27 @@ fn what_is_merged_and_not_worse_becomes_the_baseline() {
     assert!(!accepts(Verdict::Passed, None, true));
 }
 
+/// What one trial shows, a second one confirms, or the machine was to blame.
+#[test]
+fn a_regression_is_confirmed() {
+    let baseline = like(&STEADY);
+    let one = verdict(&settings(), &[1.12], &baseline);
+    assert_eq!(
+        (one.verdict, one.is_worth_another),
+        (Verdict::Regressed, true)
+    );
+    let both = verdict(&settings(), &[1.12, 1.11], &baseline);
+    assert_eq!(
+        (both.verdict, both.is_worth_another),
+        (Verdict::Regressed, false)
+    );
+    let machine = verdict(&settings(), &[1.12, 1.0], &baseline);
+    assert_eq!(
+        (machine.verdict, machine.is_worth_another),
+        (Verdict::Inconclusive, true)
+    );
+}
+
 #[test]
 fn settings_that_cannot_work_are_named() {
     let mut settings = settings();
