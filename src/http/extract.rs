@@ -6,9 +6,10 @@ use std::str::FromStr;
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header};
 use bakeoff_domain::finding::Finding;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::timeout::TimeoutError;
 use utoipa::ToSchema;
 
@@ -27,6 +28,44 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         whole(request, BODY_BYTES_MAX).await.map(Self)
+    }
+}
+
+/// GitHub's webhooks have up to 25 MB: a push of many commits.
+const WEBHOOK_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// Large bodies of webhooks that are held at a time: who sends one is known only once it was read.
+static LARGE: Semaphore = Semaphore::const_new(4);
+
+/// The body of a webhook that somebody else's program sends.
+pub(super) struct Webhook {
+    pub(super) body: Bytes,
+    /// Held until the body is done with.
+    _place: Option<SemaphorePermit<'static>>,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Webhook {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let told = request.headers().get(header::CONTENT_LENGTH);
+        let told: Option<usize> = told.and_then(|told| told.to_str().ok()?.parse().ok());
+        let is_large = told.is_some_and(|told| told > BODY_BYTES_MAX);
+        let place = is_large.then(|| LARGE.try_acquire()).transpose();
+        let place = place.map_err(|_| {
+            Problem::unavailable(
+                "other large webhooks are being read; deliver it again in a moment",
+            )
+        })?;
+        let most = if is_large {
+            WEBHOOK_BYTES_MAX
+        } else {
+            BODY_BYTES_MAX
+        };
+        let body = whole(request, most).await?;
+        Ok(Self {
+            body,
+            _place: place,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::ci_runs::{Answer, Told, start, told};
-use super::extract::{Id, Raw, parse};
+use super::extract::{Id, Raw, Webhook, parse};
 use super::problem::{Problem, Problems};
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::app::App;
@@ -120,25 +120,26 @@ pub(super) async fn github(
     State(app): State<App>,
     Id(id): Id<TemplateId>,
     headers: HeaderMap,
-    Raw(body): Raw,
+    webhook: Webhook,
 ) -> Answer {
+    let body = &webhook.body;
     let event = required(&headers, "x-github-event")?;
     let signature = required(&headers, "x-hub-signature-256")?;
     let template = verified(&app, id, |secret| {
-        is_signed(signature, hex::encode(secret).as_bytes(), &body)
+        is_signed(signature, hex::encode(secret).as_bytes(), body)
     })
     .await?;
     let is_form = header(&headers, header::CONTENT_TYPE.as_str())
         .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
     let payload = if is_form {
-        let payload = form_urlencoded::parse(&body).find(|(name, _)| name == "payload");
+        let payload = form_urlencoded::parse(body).find(|(name, _)| name == "payload");
         let (_, payload) = payload.ok_or_else(|| Problem::malformed("the form has no payload"))?;
         payload_of(payload.as_bytes())?
     } else {
-        payload_of(&body)?
+        payload_of(body)?
     };
     // The id in the header is not signed; the body is, and it tells the moment of its event.
-    let delivery = format!("sha256:{}", hex::encode(Sha256::digest(&body)));
+    let delivery = format!("sha256:{}", hex::encode(Sha256::digest(body)));
     heard(
         &app,
         template,
@@ -165,12 +166,13 @@ pub(super) async fn gitlab(
     State(app): State<App>,
     Id(id): Id<TemplateId>,
     headers: HeaderMap,
-    Raw(body): Raw,
+    webhook: Webhook,
 ) -> Answer {
-    let (template, delivery) = from_gitlab(&app, id, &headers, &body).await?;
-    let payload = payload_of(&body)?;
+    let body = &webhook.body;
+    let (template, delivery) = from_gitlab(&app, id, &headers, body).await?;
+    let payload = payload_of(body)?;
     let delivery = match delivery {
-        "" => format!("sha256:{}", hex::encode(Sha256::digest(&body))),
+        "" => format!("sha256:{}", hex::encode(Sha256::digest(body))),
         named => named.chars().take(200).collect(),
     };
     heard(

@@ -559,3 +559,21 @@ async fn templates_are_listed_changed_and_deleted(pool: PgPool) {
         assert_eq!(status, StatusCode::NOT_FOUND);
     }
 }
+
+/// A push of thousands of commits is a body of megabytes; nobody else's is taken for it.
+#[sqlx::test(migrations = false)]
+async fn a_large_push_is_taken(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let own = created(&test, &template()).await;
+    let commits = vec![json!({"id": COMMIT, "message": "x".repeat(1000)}); 3000];
+    let body =
+        json!({"ref": "refs/heads/main", "after": COMMIT, "deleted": false, "commits": commits});
+    let body = body.to_string();
+    assert!(body.len() > 3_000_000);
+    let (status, answer) = from_github(&test, &own, "push", &body).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
+    let mut other = own.clone();
+    other.secret = "0".repeat(64);
+    let (status, _) = from_github(&test, &other, "push", &body).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+}

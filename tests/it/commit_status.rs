@@ -25,15 +25,15 @@ const KEY: &str = include_str!("../keys/github_app.pem");
 
 /// One request as a code host gets it.
 #[derive(Debug, Clone)]
-struct Asked {
-    what: String,
+pub(crate) struct Asked {
+    pub(crate) what: String,
     authorization: String,
-    body: Value,
+    pub(crate) body: Value,
 }
 
 /// A code host that answers as it is told, and as it does usually afterwards.
 #[derive(Clone, Default)]
-struct Host {
+pub(crate) struct Host {
     asked: Arc<Mutex<Vec<Asked>>>,
     answers: Arc<Mutex<Vec<(u16, Value)>>>,
     /// Comments of a merge request.
@@ -91,7 +91,7 @@ fn usual(host: &Host, method: &Method, path: &str, body: &Value) -> (u16, Value)
 }
 
 impl Host {
-    async fn start(&self) -> String {
+    pub(crate) async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/api", listener.local_addr().unwrap());
         let router = Router::new().fallback(answer).with_state(self.clone());
@@ -103,7 +103,7 @@ impl Host {
         *self.answers.lock().unwrap() = answers.to_vec();
     }
 
-    fn taken(&self) -> Vec<Asked> {
+    pub(crate) fn taken(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }
@@ -114,7 +114,7 @@ fn template() -> Value {
     json!({"name": "nightly", "spec": spec, "settings": {"branches": ["main"], "pull_requests": true}})
 }
 
-async fn set(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
+pub(crate) async fn set(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
     test.put(&format!("/v1/ci-templates/{}/commit-status", own.id), body)
         .await
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::ci::{REPOSITORY, created, from_github, trigger};
+use crate::commit_status;
 use crate::support::{TestApp, number, on_p5, scratch};
 
 const GOOD: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
@@ -85,6 +86,10 @@ async fn a_dearer_commit_regresses_and_ci_hears_of_it(pool: PgPool) {
     let faults = ["--image-speed", AT_THE_SPEED, "--host-sd", "0.005"];
     let test = TestApp::with_faults(pool.clone(), &faults).await;
     let own = created(&test, &template(3)).await;
+    let host = commit_status::Host::default();
+    let target = json!({"host": "github", "repository": "acme/legal", "api_url": host.start().await, "token": "ghp_x"});
+    let (status, _) = commit_status::set(&test, &own, &target).await;
+    assert_eq!(status, StatusCode::OK);
     let first = judged_push(&test, &own, GOOD).await;
     // There is nothing to compare the first one with: it is the baseline of the next.
     assert_eq!(first.verdict, Some(Verdict::Inconclusive), "{first:#?}");
@@ -100,6 +105,19 @@ async fn a_dearer_commit_regresses_and_ci_hears_of_it(pool: PgPool) {
     let second = judged_push(&test, &own, DEARER).await;
     assert_eq!(second.verdict, Some(Verdict::Regressed), "{second:#?}");
     assert_eq!((second.state, second.accepted_at), (CiState::Failure, None));
+    test.tick().await;
+    let shown = host.taken();
+    let last = shown.last().unwrap();
+    assert_eq!(
+        last.what,
+        format!("POST /api/repos/acme/legal/statuses/{DEARER}")
+    );
+    assert_eq!(
+        (&last.body["state"], &last.body["description"]),
+        (&json!("failure"), &json!(second.summary))
+    );
+    // Both commits, pending and judged.
+    assert_eq!(shown.len(), 4, "{shown:#?}");
     let change = second.limits[0].change.unwrap();
     assert!(
         (change.percent - 8.0).abs() < 2.0 && change.low_percent > 0.0,
