@@ -5,6 +5,7 @@
 mod client;
 mod course;
 mod database;
+mod hooks;
 mod models;
 mod pipelines;
 mod plan;
@@ -188,6 +189,7 @@ fn says_something(result: &Value, flags: &Flags) -> Result<(), String> {
         "points_compared",
         "model_packages",
         "steps_completed",
+        "webhooks_delivered",
     ];
     // Looked at with `psql`, which npm's Postgres lacks; so many seeds need it for upgrades anyway.
     if flags.seeds.len() >= SEEDS_THAT_SEE_ALL {
@@ -508,6 +510,7 @@ fn total(stormed: &Stormed) -> Value {
         "points_compared": all(|one| one.points),
         "model_packages": all(|one| one.packages),
         "steps_completed": all(|one| one.steps),
+        "webhooks_delivered": all(|one| one.webhooks),
         "jobs_by_kind": jobs_by_kind(&stormed.verdicts),
         "cancels_judged": cancels.len(),
         "cancel_p99_seconds": quantile(&cancels, 99),

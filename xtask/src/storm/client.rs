@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::hooks::Hooks;
 use super::models::Models;
 use super::pipelines::Pipelines;
 use super::plan::Plan;
@@ -66,13 +67,14 @@ pub(super) struct Client {
     /// What is done with the models of completed trials. A restored backup does not know all of them.
     pub(super) models: Models,
     pub(super) pipelines: Pipelines,
+    pub(super) hooks: Hooks,
     /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
 
 impl Client {
-    pub(super) fn new(plan: &Plan) -> Self {
-        Self {
+    pub(super) fn new(plan: &Plan) -> Result<Self, String> {
+        Ok(Self {
             accepted: Vec::new(),
             cancels: Vec::new(),
             asked: BTreeMap::new(),
@@ -89,8 +91,9 @@ impl Client {
             },
             models: Models::new(plan.twin.is_some()),
             pipelines: Pipelines::new(plan.twin.is_some()),
+            hooks: Hooks::start(plan.twin.is_some())?,
             overdrawn: 0,
-        }
+        })
     }
 
     /// Makes a pending price change, and has the service read it.
@@ -186,6 +189,9 @@ impl Client {
         }
         if begun.elapsed() < TURN_MAX {
             self.pipelines.work(stage);
+        }
+        if begun.elapsed() < TURN_MAX {
+            self.hooks.set(stage);
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     let folder = ground.folder.join(format!("seed-{seed}{again}"));
     let database = ground.database(&format!("storm_{seed}{again}"));
     let mut stage = Stage::set(folder.clone(), &plan, database, seed)?;
-    let mut client = Client::new(&plan);
+    let mut client = Client::new(&plan)?;
     let mut twin = plan.twin.map(Twin::new);
     let load = plan.has_load.then(|| Load::start(&stage));
     storm(&mut stage, &mut plan, &mut client)?;
@@ -78,6 +78,7 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     }
     let is_deaf = !plan.is_quiet && !goes_on_after_a_step_back(&mut stage)?;
     stage.calm()?;
+    client.hooks.calm();
     post(&format!("{}/_sim/faults", stage.region_url), "", &json!({}))?;
     let answered = load.map_or(0, Load::stop);
     let end = settle(&mut stage, &mut client, twin.as_mut())?;
@@ -304,6 +305,7 @@ fn settle(
             if client.pipelines.are_over(stage)
                 && client.models.ask(stage, experiments)
                 && client.models.are_registered(&url, &stage.api_key)
+                && client.hooks.are_delivered(&url, &stage.api_key)
             {
                 return Ok(End::Over);
             }

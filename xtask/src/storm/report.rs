@@ -7,7 +7,7 @@ use super::verdict::Verdict;
 pub(super) type Figure = (&'static str, fn(&Verdict) -> u32);
 
 /// Figures that must be zero.
-pub(super) const WRONGS: [Figure; 15] = [
+pub(super) const WRONGS: [Figure; 16] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -22,6 +22,7 @@ pub(super) const WRONGS: [Figure; 15] = [
     ("statuses_backwards", |one| one.backwards),
     ("model_packages_wrong", |one| one.packages_wrong),
     ("pipelines_wrong", |one| one.pipelines_wrong),
+    ("webhooks_wrong", |one| one.webhooks_wrong),
     ("endpoints_leaked", |one| one.endpoints_leaked),
 ];
 
@@ -40,6 +41,7 @@ pub(super) fn show(result: &Value) {
             "points_compared",
             "model_packages",
             "steps_completed",
+            "webhooks_delivered",
             "jobs_by_kind",
             "cancels_judged",
             "cancel_p99_seconds",

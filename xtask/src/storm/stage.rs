@@ -384,6 +384,8 @@ impl Stage {
                 "1.5",
                 "--database-connections",
                 "14",
+                "--outgoing-allow",
+                "127.0.0.1/32",
             ])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)

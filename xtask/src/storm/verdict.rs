@@ -97,6 +97,8 @@ pub(super) struct Verdict {
     pub(super) packages_wrong: u32,
     /// Endpoints that are still there, and models and configurations of endpoints that are not.
     pub(super) endpoints_leaked: u32,
+    /// Events that have not arrived at the webhook endpoint, or under several ids.
+    pub(super) webhooks_wrong: u32,
     /// Pipelines that are over and whose steps or money do not fit.
     pub(super) pipelines_wrong: u32,
     /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
@@ -111,6 +113,8 @@ pub(super) struct Verdict {
     pub(super) packages: u64,
     /// Steps of pipelines that have completed.
     pub(super) steps: u64,
+    /// Events that have arrived at the webhook endpoint.
+    pub(super) webhooks: u64,
     pub(super) jobs_by_kind: BTreeMap<String, u64>,
     pub(super) pools_reused: u64,
     pub(super) reclaimed: u64,
@@ -133,6 +137,7 @@ impl Verdict {
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
             && self.metrics_wrong + self.unnoticed + self.left_open == 0
             && self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked == 0
+            && self.webhooks_wrong == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
@@ -140,7 +145,8 @@ impl Verdict {
     pub(super) fn is_only_late(&self) -> bool {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
-            || self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked > 0;
+            || self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked > 0
+            || self.webhooks_wrong > 0;
         self.is_late && !is_harmed
     }
 }
@@ -230,6 +236,10 @@ pub(super) fn judge(
     count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
     if is_over {
         count_at_rest(stage, &url, plan, &mut verdict)?;
+        let (arrived, wrong) = client.hooks.compare(&url, &stage.api_key)?;
+        verdict.webhooks = arrived;
+        verdict.webhooks_wrong = wrong.len().try_into().unwrap_or(u32::MAX);
+        verdict.notes.extend(wrong);
         count_endpoints(&record, &mut verdict);
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);

@@ -1,0 +1,215 @@
+//! A webhook endpoint that is often in trouble: it refuses, hangs up before it reads, and hangs up after it has read. At
+//! the end, every event that its project had since it was created must have arrived, each under one id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::stage::Stage;
+use crate::http::{get, pages, post};
+
+/// The events that it hears of.
+const KINDS: [&str; 3] = [
+    "experiment.created",
+    "experiment.concluded",
+    "trial.submitted",
+];
+/// A request that does not come to its end in this time is given up, so that no thread is left.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// More than a message ever has.
+const BODY_MAX: usize = 1 << 20;
+
+/// Ids under which each event has come, by the event's number.
+type Taken = Arc<Mutex<BTreeMap<i64, BTreeSet<String>>>>;
+
+pub(super) struct Hooks {
+    taken: Taken,
+    port: u16,
+    is_over: Arc<AtomicBool>,
+    /// No more trouble.
+    is_calm: Arc<AtomicBool>,
+    is_set: bool,
+    /// A restored backup knows neither the endpoint nor what was on its way.
+    is_idle: bool,
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        // Wakes the listener, which then ends.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Hooks {
+    pub(super) fn start(is_idle: bool) -> Result<Self, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        let port = listener.local_addr().map_err(|error| error.to_string())?;
+        let (taken, is_over) = (Taken::default(), Arc::new(AtomicBool::new(false)));
+        let is_calm = Arc::new(AtomicBool::new(false));
+        let (kept, over, calm) = (taken.clone(), is_over.clone(), is_calm.clone());
+        std::thread::spawn(move || {
+            for (number, stream) in (0_u64..).zip(listener.incoming().flatten()) {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let kept = kept.clone();
+                let trouble = (!calm.load(Ordering::SeqCst)).then(|| Trouble::of(number));
+                let trouble = trouble.flatten();
+                std::thread::spawn(move || drop(answer(&stream, &kept, trouble)));
+            }
+        });
+        Ok(Self {
+            taken,
+            port: port.port(),
+            is_over,
+            is_calm,
+            is_set: false,
+            is_idle,
+        })
+    }
+
+    /// From now on, whatever comes is taken.
+    pub(super) fn calm(&self) {
+        self.is_calm.store(true, Ordering::SeqCst);
+    }
+
+    /// Creates the endpoint, once: whether an answer that was lost has done it is looked up first.
+    pub(super) fn set(&mut self, stage: &Stage) {
+        let Some(url) = stage.urls().into_iter().next().filter(|_| !self.is_set) else {
+            return;
+        };
+        let all = format!("{url}/v1/webhook-endpoints");
+        match pages(&all, &stage.api_key) {
+            Ok(found) if self.is_idle || !found.is_empty() => self.is_set = true,
+            Ok(_) => {
+                let own = format!("http://127.0.0.1:{}/hooks", self.port);
+                let asked = json!({"url": own, "kinds": KINDS});
+                drop(post(&all, &stage.api_key, &asked));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Whether nothing is on its way any more.
+    pub(super) fn are_delivered(&self, url: &str, key: &str) -> bool {
+        self.is_idle
+            || deliveries(url, key).is_ok_and(|all| all.iter().all(|one| one["state"] != "pending"))
+    }
+
+    /// How many have arrived, and what is wrong.
+    pub(super) fn compare(&self, url: &str, key: &str) -> Result<(u64, Vec<String>), String> {
+        if self.is_idle {
+            return Ok((0, Vec::new()));
+        }
+        let sent = deliveries(url, key)?;
+        let first = sent.iter().filter_map(|one| one["event_id"].as_i64()).min();
+        let first = first.unwrap_or(i64::MAX);
+        let mut wrong = Vec::new();
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in &sent {
+            let (id, event) = (one["id"].as_str().unwrap_or_default(), &one["event_id"]);
+            let ids = event.as_i64().and_then(|event| taken.get(&event));
+            let is_right = ids.is_some_and(|ids| ids.iter().eq([id]));
+            if one["state"] != "delivered" || !is_right {
+                wrong.push(format!(
+                    "{id} of event {event} is {}: {ids:?}",
+                    one["state"]
+                ));
+            }
+        }
+        let written: BTreeSet<i64> = sent
+            .iter()
+            .filter_map(|one| one["event_id"].as_i64())
+            .collect();
+        let events = pages(&format!("{url}/v1/events?page_size=500"), key)?;
+        let heard = |event: &&Value| KINDS.iter().any(|kind| event["kind"] == *kind);
+        let missing = events
+            .iter()
+            .filter(heard)
+            .filter_map(|one| one["id"].as_i64());
+        let missing = missing.filter(|id| *id >= first && !written.contains(id));
+        wrong.extend(missing.map(|id| format!("event {id} has no delivery")));
+        Ok((taken.len().try_into().unwrap_or(u64::MAX), wrong))
+    }
+}
+
+fn deliveries(url: &str, key: &str) -> Result<Vec<Value>, String> {
+    let endpoints = pages(&format!("{url}/v1/webhook-endpoints"), key)?;
+    let mut all = Vec::new();
+    for one in &endpoints {
+        let id = one["id"].as_str().unwrap_or_default();
+        // One that was disabled would be an end of it, too.
+        get(&format!("{url}/v1/webhook-endpoints/{id}"), key)?;
+        let path = format!("{url}/v1/webhook-endpoints/{id}/deliveries?page_size=500");
+        all.extend(pages(&path, key)?);
+    }
+    Ok(all)
+}
+
+/// What goes wrong with a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It is not read.
+    Deaf,
+    Refuses,
+    /// It is taken, and nobody hears of it.
+    Mute,
+}
+
+impl Trouble {
+    fn of(number: u64) -> Option<Self> {
+        match number % 7 {
+            1 => Some(Self::Refuses),
+            3 => Some(Self::Deaf),
+            5 => Some(Self::Mute),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a request and answers it, or does not.
+fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    if trouble == Some(Trouble::Deaf) {
+        return Ok(());
+    }
+    let mut reader = BufReader::new(stream);
+    let (mut id, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim().split_once(": ") else {
+            if line.trim().is_empty() {
+                break;
+            }
+            continue;
+        };
+        match name {
+            "webhook-id" => value.clone_into(&mut id),
+            "content-length" => length = value.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length.min(BODY_MAX)];
+    reader.read_exact(&mut body)?;
+    let mut stream = stream;
+    if trouble == Some(Trouble::Refuses) {
+        return stream
+            .write_all(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if let Some(event) = body["data"]["id"].as_i64() {
+        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.entry(event).or_default().insert(id);
+    }
+    if trouble == Some(Trouble::Mute) {
+        return Ok(());
+    }
+    stream.write_all(b"HTTP/1.1 204 Yes\r\nconnection: close\r\n\r\n")
+}
