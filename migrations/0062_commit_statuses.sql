@@ -7,7 +7,7 @@ CREATE TABLE ci_status_targets (
     context text NOT NULL CHECK (length(context) BETWEEN 1 AND 255),
     is_app boolean NOT NULL,
     comments boolean NOT NULL,
-    sealed_credentials bytea NOT NULL CHECK (length(sealed_credentials) <= 20000),
+    sealed_credentials bytea NOT NULL CHECK (length(sealed_credentials) <= 100000),
     credentials_set_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL
 );
@@ -24,8 +24,10 @@ CREATE TABLE ci_statuses (
     -- Claims, of all revisions: a sender that was held up writes nothing after another has begun.
     claims integer NOT NULL DEFAULT 0 CHECK (claims >= 0),
     held_until timestamptz,
-    -- The number of GitHub's check run.
-    check_run bigint,
+    -- The number of GitHub's check run, or of GitLab's pipeline.
+    shown_as bigint,
+    -- The merge request that another event has told of.
+    pull_request bigint CHECK (pull_request > 0),
     told_at timestamptz,
     problem text CHECK (length(problem) <= 2000),
     CHECK ((state = 'pending') = (due_at IS NOT NULL))

@@ -272,10 +272,7 @@ pub async fn prepare(
             }
             let budget_usd = spec.budget_usd.min(means.left());
             let mut spec = ExperimentSpec { budget_usd, ..spec };
-            for (name, value) in &pipeline.spec.labels {
-                let own = spec.labels.entry(name.clone());
-                own.or_insert_with(|| value.clone());
-            }
+            labels::inherit(&mut spec.labels, &pipeline.spec.labels);
             let loaded = intake::load(app, pipeline.project_id, spec).await?;
             planned(loaded).await
         }
@@ -423,6 +420,7 @@ async fn full_run(
     };
     let experiment = app.store.experiment(pipeline.project_id, of).await?;
     let experiment = experiment
+        .filter(|experiment| experiment.deleted_at.is_none())
         .ok_or_else(|| NotReady::Never(format!("there is no experiment {of} in this project")))?;
     let found = full_run::load(app, &experiment, &asked, Purpose::Start).await?;
     planned(found.loaded).await

@@ -37,7 +37,7 @@ pub struct ExperimentView {
     /// Of which experiment this is the full run, and what was projected of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_run_of: Option<FullRunOfView>,
-    /// By which it is found, and which its jobs carry as tags.
+    /// Labels to find it by; its jobs carry them as tags.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// The API key, the CI template or the pipeline that began it; null of one from before this was noted.
@@ -46,6 +46,9 @@ pub struct ExperimentView {
     /// Set while lists leave it out.
     #[serde(default)]
     pub archived_at: Option<DateTime<Utc>>,
+    /// Set in the list of deleted ones, which can be restored for 30 days.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<DateTime<Utc>>,
     /// Counts from 1, and grows with each change: what a change names in `If-Match`.
     pub revision: u32,
     pub created_at: DateTime<Utc>,
@@ -74,6 +77,12 @@ pub struct ExperimentChange {
 pub struct ExperimentChanged {
     #[serde(flatten)]
     pub change: ExperimentChange,
+    /// Left out of lists, or in them again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
+    /// Deleted, or restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<bool>,
     /// A candidate that was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
@@ -91,6 +100,8 @@ impl From<Change> for ExperimentChanged {
                 deadline_hours: change.deadline_hours,
                 labels: change.labels,
             },
+            archived: change.archived,
+            deleted: change.deleted,
             candidate: change.candidate,
             retry_of: change.retry_of,
         }

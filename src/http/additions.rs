@@ -4,10 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use bakeoff_domain::event::Change;
-use bakeoff_domain::finding::Finding;
+use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding};
 use bakeoff_domain::ids::{ExperimentId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 
 use super::auth::{Caller, Editor};
@@ -22,13 +23,16 @@ use crate::intake::{self, More};
 use crate::store::experiments::Experiment;
 use crate::store::experiments::additions::{Added, Addition, Fixed};
 
+/// What to do about a budget.
+const RAISE: &str = "raise it (PATCH /v1/experiments/{experiment_id} with budget_usd)";
+
 type Answer = Result<(StatusCode, Json<AddedTrials>), Problem>;
 
 /// Add a candidate to an experiment
 ///
-/// Its trials are checked and planned like those of a new experiment, at today's prices, and run beside the others. An
-/// experiment that has ended goes on, and is decided again. Not of a pipeline, of a CI run, or of a full run, and not
-/// once it is cancelled.
+/// Its trials are checked and planned like those of a new experiment, at today's prices and within what is left of the
+/// budget, and run beside the others. An experiment that has ended runs again, and is decided again. Not possible for
+/// pipelines, CI runs and full runs, nor once the experiment was cancelled. A name counts once: a repeat is refused.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/candidates", operation_id = "addCandidate", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)), request_body = CandidateSpec,
     responses((status = 201, description = "Added", body = AddedTrials), Problems))]
@@ -51,9 +55,10 @@ pub(super) async fn add_candidate(
 
 /// Retry a trial
 ///
-/// Does a trial that has failed or was stopped once more, as a trial of its own: planned anew, at today's prices. Each
-/// trial is done once more at most once; the answer to a repeat is a 409 that names the other. An experiment that has
-/// ended goes on, and is decided again.
+/// Runs the candidate of a trial that has failed, was stopped or was refused once more, as a new trial: from its first
+/// step, planned anew, at today's prices and within what is left of the budget; a race does not stop it. A trial can be
+/// retried once; if the retry fails, retry that one. An experiment that has ended runs again, and is decided again; what
+/// a stopped trial has measured still counts.
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/retry", operation_id = "retryTrial", tag = "trials",
     params(("trial_id" = TrialId, Path)),
     responses((status = 201, description = "Added", body = AddedTrials), Problems))]
@@ -67,8 +72,8 @@ pub(super) async fn retry(
     let Some(experiment) = experiment.await? else {
         return Err(trials::of_a_step());
     };
-    if !matches!(trial.state, TrialState::Failed | TrialState::Stopped) {
-        return Err(not_over(trial.state));
+    if !is_retryable(trial.state) {
+        return Err(not_retryable(trial.state));
     }
     let spec = experiment.resolved.spec().clone();
     let (plan, candidates) = (&trial.plan, &spec.candidates);
@@ -83,11 +88,23 @@ pub(super) async fn retry(
     add(&app, caller, experiment, spec, index, change, is_same).await
 }
 
-fn not_over(state: TrialState) -> Problem {
+fn is_retryable(state: TrialState) -> bool {
+    matches!(
+        state,
+        TrialState::Failed | TrialState::Stopped | TrialState::Refused
+    )
+}
+
+fn not_retryable(state: TrialState) -> Problem {
+    let way_out = match state {
+        TrialState::Parked => "resume the experiment (POST /v1/experiments/{experiment_id}/resume)",
+        TrialState::Completed => "for another measurement, add the candidate under another name",
+        _ => "wait for its end, or stop it (POST /v1/trials/{trial_id}/stop)",
+    };
     Problem::conflict(
-        "trial-not-over",
+        "trial_not_retryable",
         format!(
-            "the trial is {}: only one that has failed or was stopped is done once more",
+            "the trial is {}; one that has failed, was stopped or refused can be retried: {way_out}",
             state.as_str()
         ),
     )
@@ -103,9 +120,20 @@ async fn add(
     change: Change,
     is_wanted: impl Fn(&TrialPlan) -> bool + Send + 'static,
 ) -> Answer {
+    // Experiments from before there was a choice ran in full, and go on so.
+    spec.stopping_policy.get_or_insert(StoppingPolicy::Full);
     let written = spec.budget_usd;
-    // As it has been changed since.
-    spec.budget_usd = experiment.budget_usd;
+    // What is left of it: a trial that can never be paid for is refused now.
+    spec.budget_usd = experiment.budget_usd - experiment.settled_usd;
+    if spec.budget_usd <= Usd::ZERO {
+        return Err(Problem::conflict(
+            "budget_spent",
+            format!(
+                "all of its budget, {}, is spent: {RAISE}",
+                experiment.budget_usd
+            ),
+        ));
+    }
     let loaded = intake::load(app, caller.project, spec).await?;
     let is_retry = change.retry_of.is_some();
     let more = aside(move || loaded.more(index, is_retry, is_wanted)).await?;
@@ -141,7 +169,11 @@ async fn add(
 fn refused(findings: &[Finding], index: usize) -> Problem {
     let own = format!("/candidates/{index}");
     let errors = findings.iter().map(|finding| {
-        let error = FieldError::from(finding);
+        let mut error = FieldError::from(finding);
+        if finding.rule == BUDGET_BELOW_TRIAL {
+            error.detail = format!("{}, in what is left of the budget", error.detail);
+            RAISE.clone_into(&mut error.fix);
+        }
         let pointer = error.pointer.strip_prefix(&own).map(str::to_owned);
         FieldError {
             pointer: pointer.unwrap_or_else(|| error.pointer.clone()),
@@ -170,16 +202,16 @@ fn problem(added: Added) -> Option<Problem> {
         ),
         Added::Fixed(Fixed::CiRun) => Problem::conflict(
             "of_a_ci_run",
-            "a gate compares it with others of its template: change the template, or trigger the commit again",
+            "a gate compares it with others of its template: start the commit again with a new delivery_id (POST /v1/ci-templates/{template_id}/runs), or change the template",
         ),
         Added::Fixed(Fixed::FullRun) => Problem::conflict(
             "of_a_full_run",
             "it is a full run: POST /v1/experiments/{experiment_id}/full-run starts another, from its checkpoints",
         ),
         Added::Before(trial) => Problem::conflict(
-            "retried-before",
+            "retried_before",
             format!("{trial} does it once more already: retry that one, if it has failed too"),
         ),
-        Added::NotOver => not_over(TrialState::Running),
+        Added::NotRetryable(state) => not_retryable(state),
     })
 }

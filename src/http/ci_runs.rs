@@ -63,6 +63,19 @@ fn again(earlier: Delivered) -> Answer {
     Ok(started(earlier, true))
 }
 
+/// The event of a merge request may come after that of its push, which has started the run.
+async fn note_pull_request(
+    app: &App,
+    earlier: Delivered,
+    trigger: &Trigger,
+) -> Result<(), StoreError> {
+    if let Some((run, number)) = earlier.run.zip(trigger.pull_request) {
+        let now = app.clock.now();
+        app.store.note_pull_request(run, number, now).await?;
+    }
+    Ok(())
+}
+
 /// Starts what a delivery tells of, or says what it has started before.
 pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
     let delivery = Delivery {
@@ -75,6 +88,7 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
         run: CiRunId(ids::fresh()),
     };
     if let Some(earlier) = app.store.delivered(&delivery).await? {
+        note_pull_request(app, earlier, &told.trigger).await?;
         return again(earlier);
     }
     let prepared = prepared(app, &template, &told.trigger).await?;

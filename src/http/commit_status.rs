@@ -23,6 +23,10 @@ use crate::outgoing::code_host::Credentials;
 use crate::store::ci::commit_statuses::StoredTarget;
 
 const CONTEXT_MAX: usize = 255;
+const REPOSITORY_MAX: usize = 300;
+const APP_ID_MAX: usize = 100;
+/// Characters of an address, as it is written.
+const URL_MAX: usize = 2000;
 /// Characters of a token, and of a key.
 const SECRET_MAX: usize = 16_000;
 
@@ -55,17 +59,14 @@ fn api_url(app: &App, new: &NewCommitStatusTarget) -> Result<String, FieldError>
     let fix = "name the address of the API: https://api.github.com, https://HOST/api/v3, https://HOST/api/v4; networks of your own are allowed by whoever runs the service (--outgoing-allow)";
     let url = app.outgoing.check(asked);
     let url = url.map_err(|why| wrong("/api_url", why.to_string(), fix))?;
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("/api_url", "has a query", fix));
+    if url.query().is_some() || url.fragment().is_some() || url.as_str().len() > URL_MAX {
+        return Err(wrong("/api_url", "has a query, or is too long", fix));
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
 /// Credentials that are to be stored; `None` if those that are stored stay.
-fn credentials(
-    new: &NewCommitStatusTarget,
-    errors: &mut Vec<FieldError>,
-) -> Option<(Credentials, bool)> {
+fn credentials(new: &NewCommitStatusTarget, errors: &mut Vec<FieldError>) -> Option<Credentials> {
     let (given, at) = match (&new.token, &new.app) {
         (None, None) => return None,
         (Some(_), Some(_)) => {
@@ -86,13 +87,15 @@ fn credentials(
             "/app/private_key",
         ),
     };
-    let length = match &given {
-        Credentials::Token(secret)
-        | Credentials::App {
-            private_key: secret,
-            ..
-        } => secret.len(),
-    };
+    if let Some(app) = new.app.as_ref().filter(|app| app.app_id.len() > APP_ID_MAX) {
+        let detail = format!("has {} characters", app.app_id.len());
+        errors.push(wrong(
+            "/app/app_id",
+            detail,
+            "give the App's client id or its number",
+        ));
+    }
+    let length = given.secret().len();
     let problem = if length > SECRET_MAX {
         Some("is too long")
     } else {
@@ -101,7 +104,7 @@ fn credentials(
     if let Some(problem) = problem {
         errors.push(wrong(at, problem, "copy it as its host shows it"));
     }
-    Some((given, at != "/token"))
+    Some(given)
 }
 
 /// What is wrong with names.
@@ -115,6 +118,7 @@ fn flaws(new: &NewCommitStatusTarget, context: &str) -> Vec<FieldError> {
         ),
     };
     if !is_name
+        || new.repository.len() > REPOSITORY_MAX
         || new
             .repository
             .split('/')
@@ -179,7 +183,7 @@ fn wanted(
     }
     let is_app = given.as_ref().map_or_else(
         || kept.as_ref().is_some_and(|kept| kept.target.is_app),
-        |(_, is_app)| *is_app,
+        |given| matches!(given, Credentials::App { .. }),
     );
     let target = StatusTarget {
         host: new.host,
@@ -191,7 +195,7 @@ fn wanted(
     };
     Ok(Wanted {
         target,
-        given: given.map(|(given, _)| given),
+        given,
         kept,
     })
 }

@@ -226,7 +226,7 @@ pub(super) struct ListParams {
     /// `team=legal`; repeat for several, which must all be there.
     #[serde(default)]
     label: Vec<String>,
-    /// An API key's id, a CI template's, or a pipeline's.
+    /// An API key's id, a CI template's, or a pipeline's; `me` for the key of this request.
     created_by: Option<String>,
     /// A workload's name.
     workload: Option<String>,
@@ -239,6 +239,8 @@ pub(super) struct ListParams {
     settled_usd_max: Option<Decimal>,
     /// `true`: only those in the archive; otherwise only the others.
     archived: Option<bool>,
+    /// `true`: only those that were deleted and can be restored, archived or not.
+    deleted: Option<bool>,
     created_after: Option<DateTime<Utc>>,
     created_before: Option<DateTime<Utc>>,
     /// `-created_at` (newest first, the default) or `created_at`.
@@ -265,6 +267,7 @@ impl ListParams {
             settled_usd_min: self.settled_usd_min.map(Usd),
             settled_usd_max: self.settled_usd_max.map(Usd),
             archived: self.archived.unwrap_or(false),
+            deleted: self.deleted.unwrap_or(false),
             created_after: self.created_after,
             created_before: self.created_before,
         }
@@ -284,8 +287,15 @@ pub(super) async fn list(
         Some("created_at") => false,
         Some(_) => return Err(page::parameter("sort", "must be created_at or -created_at")),
     };
+    if let Some(label) = params.label.iter().find(|label| !label.contains('=')) {
+        let detail = format!("`{label}` has no value: write name=value, as in label=team=legal");
+        return Err(page::parameter("label", detail));
+    }
     let (page_size, page_token) = (params.page_size, params.page_token.clone());
-    let filter = params.filter();
+    let mut filter = params.filter();
+    if filter.created_by.as_deref() == Some("me") {
+        filter.created_by = Some(caller.key.to_string());
+    }
     let tag = format!("{filter:?}{newest_first}");
     let size = page::size(page_size)?;
     let from = page::read_token(page_token.as_deref(), &tag)?;

@@ -2,6 +2,7 @@
 //! paths.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -35,6 +36,8 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 const WEBHOOK_BYTES_MAX: usize = 25 * 1024 * 1024;
 /// Large bodies of webhooks that are held at a time: who sends one is known only once it was read.
 static LARGE: Semaphore = Semaphore::const_new(4);
+/// How long one waits for its turn; GitHub waits ten seconds for the answer.
+const LARGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of a webhook that somebody else's program sends.
 pub(super) struct Webhook {
@@ -50,12 +53,14 @@ impl<S: Send + Sync> FromRequest<S> for Webhook {
         let told = request.headers().get(header::CONTENT_LENGTH);
         let told: Option<usize> = told.and_then(|told| told.to_str().ok()?.parse().ok());
         let is_large = told.is_some_and(|told| told > BODY_BYTES_MAX);
-        let place = is_large.then(|| LARGE.try_acquire()).transpose();
-        let place = place.map_err(|_| {
-            Problem::unavailable(
-                "other large webhooks are being read; deliver it again in a moment",
-            )
-        })?;
+        let place = if is_large {
+            let turn = tokio::time::timeout(LARGE_PATIENCE, LARGE.acquire()).await;
+            let busy = "other large webhooks are being read; deliver it again in a moment";
+            let turn = turn.ok().and_then(Result::ok);
+            Some(turn.ok_or_else(|| Problem::unavailable(busy))?)
+        } else {
+            None
+        };
         let most = if is_large {
             WEBHOOK_BYTES_MAX
         } else {

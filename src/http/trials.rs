@@ -96,6 +96,7 @@ pub(super) async fn stop(
     let verdict = Verdict {
         stops,
         starts: Vec::new(),
+        by_hand: true,
     };
     let now = app.clock.now();
     let experiment = trial.experiment_id;

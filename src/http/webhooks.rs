@@ -16,6 +16,7 @@ use subtle::ConstantTimeEq;
 
 use super::ci_runs::{Answer, Told, start, told};
 use super::extract::{Id, Raw, Webhook, parse};
+use super::heavy::aside;
 use super::problem::{Problem, Problems};
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::app::App;
@@ -131,13 +132,8 @@ pub(super) async fn github(
     .await?;
     let is_form = header(&headers, header::CONTENT_TYPE.as_str())
         .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
-    let payload = if is_form {
-        let payload = form_urlencoded::parse(body).find(|(name, _)| name == "payload");
-        let (_, payload) = payload.ok_or_else(|| Problem::malformed("the form has no payload"))?;
-        payload_of(payload.as_bytes())?
-    } else {
-        payload_of(body)?
-    };
+    let read = body.clone();
+    let payload = aside(move || payload_in(&read, is_form)).await??;
     // The id in the header is not signed; the body is, and it tells the moment of its event.
     let delivery = format!("sha256:{}", hex::encode(Sha256::digest(body)));
     heard(
@@ -170,7 +166,8 @@ pub(super) async fn gitlab(
 ) -> Answer {
     let body = &webhook.body;
     let (template, delivery) = from_gitlab(&app, id, &headers, body).await?;
-    let payload = payload_of(body)?;
+    let read = body.clone();
+    let payload = aside(move || payload_of(&read)).await??;
     let delivery = match delivery {
         "" => format!("sha256:{}", hex::encode(Sha256::digest(body))),
         named => named.chars().take(200).collect(),
@@ -214,6 +211,16 @@ async fn from_gitlab<'a>(
         let template = verified(app, id, is_proof).await?;
         Ok((template, delivery.unwrap_or_default()))
     }
+}
+
+/// A payload, in a form or not.
+fn payload_in(body: &[u8], is_form: bool) -> Result<Value, Problem> {
+    if !is_form {
+        return payload_of(body);
+    }
+    let payload = form_urlencoded::parse(body).find(|(name, _)| name == "payload");
+    let (_, payload) = payload.ok_or_else(|| Problem::malformed("the form has no payload"))?;
+    payload_of(payload.as_bytes())
 }
 
 /// A payload: unlike a document of ours it is not stored, and somebody may write about NUL characters in it.

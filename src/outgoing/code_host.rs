@@ -70,6 +70,17 @@ impl Credentials {
         serde_json::from_slice(&plain).ok()
     }
 
+    /// What must not be shown.
+    pub fn secret(&self) -> &str {
+        match self {
+            Self::Token(secret)
+            | Self::App {
+                private_key: secret,
+                ..
+            } => secret,
+        }
+    }
+
     /// Why they cannot be used at all.
     pub fn problem(&self) -> Option<&'static str> {
         match self {
@@ -127,7 +138,7 @@ fn app_token(app_id: &str, private_key: &str, now: DateTime<Utc>) -> Result<Stri
 }
 
 /// One target, and what it is asked with.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "it holds a token")]
 pub struct HostClient<'a> {
     outgoing: &'a Outgoing,
     target: &'a StatusTarget,
@@ -166,6 +177,11 @@ impl<'a> HostClient<'a> {
         let given = given.and_then(|given| Some(given.get("token")?.as_str()?.to_owned()));
         match given {
             Some(token) if answer.status == 201 && is_header(&token) => Ok(client(&token)),
+            // It broke off, or somebody stands between.
+            _ if (200..300).contains(&answer.status) => {
+                let why = "GitHub has answered without a token for the App".to_owned();
+                Err(Err(NoAnswer::Failed(why)))
+            }
             _ => Err(Ok(answer)),
         }
     }

@@ -9,6 +9,7 @@ use bakeoff_domain::pipeline::StepKind;
 use bakeoff_domain::pipeline::reference::{self, Reference};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
+use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, TransformSpec};
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{PipelineSpec, ProcessingSpec};
@@ -136,8 +137,9 @@ async fn lint(
     project: ProjectId,
     spec: &PipelineSpec,
     pointer: &str,
-    experiment: ExperimentSpec,
+    mut experiment: ExperimentSpec,
 ) -> Result<Vec<Finding>, StoreError> {
+    labels::inherit(&mut experiment.labels, &spec.labels);
     if experiment.region != spec.region {
         let finding = found("pipeline", format!("{pointer}/region"));
         let finding = finding.says(format!("must be the pipeline's, {}", spec.region));

@@ -368,6 +368,7 @@ pub async fn verdict(
             .filter_map(|stop| judged(stop.index, stop.reason))
             .collect(),
         starts: Vec::new(),
+        by_hand: false,
     };
     for step in start::starts(&outcomes, objective, tokens, now) {
         let judged = judged(step.index, step.reason);
@@ -463,6 +464,7 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         labels: experiment.labels,
         created_by: experiment.created_by,
         archived_at: experiment.archived_at,
+        deleted_at: experiment.deleted_at,
         revision: experiment.revision,
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,

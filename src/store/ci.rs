@@ -244,7 +244,6 @@ impl Store {
         id: TemplateId,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
         let deleted = sqlx::query!(
             r#"UPDATE ci_templates SET deleted_at = $3, changed_at = $3
                WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL"#,
@@ -252,14 +251,9 @@ impl Store {
             project.0,
             now,
         )
-        .execute(&mut *tx)
+        .execute(&self.pool)
         .await?;
-        if deleted.rows_affected() == 0 {
-            return Ok(false);
-        }
-        commit_statuses::forget(&mut tx, id).await?;
-        tx.commit().await?;
-        Ok(true)
+        Ok(deleted.rows_affected() == 1)
     }
 
     /// The experiment that a delivery started, if it was seen before. Of GitHub's and GitLab's a commit of a branch

@@ -162,6 +162,8 @@ pub struct ExperimentFilter {
     pub settled_usd_max: Option<Usd>,
     /// Those in the archive, or the others.
     pub archived: bool,
+    /// Deleted ones, or the others.
+    pub deleted: bool,
     pub created_after: Option<DateTime<Utc>>,
     pub created_before: Option<DateTime<Utc>>,
 }
@@ -392,7 +394,7 @@ impl Store {
                      AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
                      AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
                      AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
-                     AND (archived_at IS NOT NULL) = $14 AND deleted_at IS NULL
+                     AND ($15 OR (archived_at IS NOT NULL) = $14) AND (deleted_at IS NOT NULL) = $15 AND purged_at IS NULL
                    ORDER BY id DESC LIMIT $7"#,
                 project.0,
                 filter.states.as_deref(),
@@ -408,6 +410,7 @@ impl Store {
                 filter.settled_usd_min.map(|usd| usd.0),
                 filter.settled_usd_max.map(|usd| usd.0),
                 filter.archived,
+                filter.deleted,
             )
             .fetch_all(&self.pool)
             .await?
@@ -426,7 +429,7 @@ impl Store {
                      AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
                      AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
                      AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
-                     AND (archived_at IS NOT NULL) = $14 AND deleted_at IS NULL
+                     AND ($15 OR (archived_at IS NOT NULL) = $14) AND (deleted_at IS NOT NULL) = $15 AND purged_at IS NULL
                    ORDER BY id LIMIT $7"#,
                 project.0,
                 filter.states.as_deref(),
@@ -442,6 +445,7 @@ impl Store {
                 filter.settled_usd_min.map(|usd| usd.0),
                 filter.settled_usd_max.map(|usd| usd.0),
                 filter.archived,
+                filter.deleted,
             )
             .fetch_all(&self.pool)
             .await?

@@ -90,7 +90,7 @@ async fn remember(
         Once::Delivery(delivery) => {
             remember_delivery(tx, delivery, new.project_id, new.id, now).await
         }
-        Once::Round { run, round } => begin_round(tx, *run, *round, new.id).await,
+        Once::Round { run, round } => begin_round(tx, *run, *round, new.id, now).await,
         Once::No | Once::Key { .. } => Ok(()),
     }
 }

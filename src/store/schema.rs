@@ -18,7 +18,7 @@ pub static MIGRATOR: Migrator = sqlx::migrate!();
 /// Only one process migrates a database at a time.
 const MIGRATION_LOCK: i64 = 0x6261_6b65_0002;
 /// The indexes that migrations build while others read and write.
-const BUILT_CONCURRENTLY: [&str; 10] = [
+const BUILT_CONCURRENTLY: [&str; 14] = [
     "events_by_project",
     "alarms_by_project",
     "ledger_once_by_resource",
@@ -29,6 +29,10 @@ const BUILT_CONCURRENTLY: [&str; 10] = [
     "experiments_race_due",
     "experiments_full_run_alive",
     "experiments_full_runs_of",
+    "experiments_labels",
+    "experiments_to_purge",
+    "trials_retried",
+    "webhook_deliveries_over",
 ];
 /// How often a process looks whether another one has finished migrating.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bakeoff_domain::ci::commit_status::{HostAnswer, Outcome, StatusTarget, Told};
+use bakeoff_domain::ci::commit_status::{HostAnswer, Method, Outcome, StatusTarget, Told};
 use bakeoff_domain::webhook::{self, Next, Tried};
 use chrono::TimeDelta;
 use futures::StreamExt;
@@ -49,12 +49,20 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn show(app: &App, claimed: &ClaimedStatus) -> Result<(), StoreError> {
-    let target = app
-        .store
-        .status_target(claimed.project, claimed.template)
-        .await?;
-    let run = app.store.ci_run(claimed.project, claimed.run).await?;
-    let (outcome, check_run) = if let (Some(target), Some(run)) = (target, run) {
+    let loaded = tokio::try_join!(
+        app.store.target_of(claimed.template),
+        app.store.ci_run(claimed.project, claimed.run)
+    );
+    let (target, run) = match loaded {
+        Err(error @ StoreError::Corrupt { .. }) => {
+            let why = format!("this version of the service cannot read it: {error}");
+            let outcome = Outcome::Refused { why };
+            let now = app.clock.now();
+            return app.store.record_status(claimed, &outcome, None, now).await;
+        }
+        loaded => loaded?,
+    };
+    let (outcome, shown_as) = if let (Some(target), Some(run)) = (target, run) {
         tried(app, claimed, &target, run).await
     } else {
         let why = "the template tells nobody of its runs any more".to_owned();
@@ -65,7 +73,7 @@ async fn show(app: &App, claimed: &ClaimedStatus) -> Result<(), StoreError> {
     }
     crash::point("after_commit_status");
     app.store
-        .record_status(claimed, &outcome, check_run, app.clock.now())
+        .record_status(claimed, &outcome, shown_as, app.clock.now())
         .await
 }
 
@@ -84,23 +92,23 @@ async fn tried(
         let why = "the credentials cannot be read: set them again".to_owned();
         return (Outcome::Refused { why }, None);
     };
-    let told = told(app, run);
+    let told = told(run, claimed.pull_request);
     let client = match HostClient::new(&app.outgoing, target, &credentials).await {
         Ok(client) => client,
-        Err(answer) => return (came_of(app, claimed, target, answer), None),
+        Err(answer) => return (no_token(came_of(app, claimed, target, answer)), None),
     };
     if took.elapsed() > PATIENCE {
         return (held_up(app), None);
     }
-    let asked = target.status(&told, claimed.check_run);
+    let asked = target.status(&told, claimed.shown_as);
     crash::point("before_commit_status");
     let answer = client.send(&asked).await;
-    let number = answer.as_ref().ok().filter(|_| target.has_numbers());
-    let number = number.and_then(|answer| {
-        let answer: Value = serde_json::from_str(&answer.body).ok()?;
-        answer.get("id")?.as_u64()
-    });
-    let outcome = came_of(app, claimed, target, answer);
+    let heard = answer.as_ref().ok();
+    let number = heard.and_then(|answer| target.number(answer));
+    let outcome = match heard {
+        Some(answer) if target.is_shown(&told, answer) => Outcome::Taken,
+        _ => came_of(app, claimed, target, answer),
+    };
     if outcome == Outcome::Taken {
         let commented = comment(app, claimed, &client, target, &told).await;
         return (commented.unwrap_or(outcome), number);
@@ -118,16 +126,38 @@ async fn comment(
 ) -> Option<Outcome> {
     let took = Stopwatch::start();
     let asked = target.comments(told)?;
-    let listed = match client.send(&asked).await {
-        Ok(answer) if answer.status == 200 => answer.body,
+    let listed: Vec<Value> = match client.send(&asked).await {
+        Ok(answer) if answer.status == 200 => match serde_json::from_str(&answer.body) {
+            Ok(listed) => listed,
+            Err(error) => {
+                let why = format!("the comments cannot be read: {error}");
+                return Some(came_of(app, claimed, target, Err(NoAnswer::Failed(why))));
+            }
+        },
         answer => return Some(came_of(app, claimed, target, answer)),
     };
     let asked = target.comment(told, &listed)?;
     if took.elapsed() > PATIENCE / 2 {
         return Some(held_up(app));
     }
-    let answer = client.send(&asked).await;
+    let mut answer = client.send(&asked).await;
+    // Written by somebody else, an earlier token perhaps: it stays, and ours comes beside it.
+    let is_others = |answer: &HostAnswer| matches!(answer.status, 403 | 404);
+    if asked.method == Method::Put && answer.as_ref().is_ok_and(is_others) {
+        let asked = target.comment(told, &[])?;
+        answer = client.send(&asked).await;
+    }
     Some(came_of(app, claimed, target, answer))
+}
+
+/// An App's token was refused, not what it was for.
+fn no_token(outcome: Outcome) -> Outcome {
+    let more = |why| format!("the App gets no token (is it installed, under that number?): {why}");
+    match outcome {
+        Outcome::Refused { why } => Outcome::Refused { why: more(why) },
+        Outcome::Again { at, why } => Outcome::Again { at, why: more(why) },
+        Outcome::Taken => Outcome::Taken,
+    }
 }
 
 fn held_up(app: &App) -> Outcome {
@@ -138,15 +168,15 @@ fn held_up(app: &App) -> Outcome {
 }
 
 /// A run as a host is told of it.
-fn told(app: &App, run: CiRun) -> Told {
+/// `shown_in`: its merge request, if another event has told of it.
+fn told(run: CiRun, shown_in: Option<u64>) -> Told {
+    let pull_request = run.pull_request.or(shown_in);
     let view = CiRunView::from(run);
-    let url = app.settings.public_url.as_ref();
     Told {
         report: ci_report::markdown(&view),
-        url: url.map(|url| format!("{url}/v1/ci-runs/{}/report", view.id)),
         commit: view.commit,
         branch: view.branch,
-        pull_request: view.pull_request,
+        pull_request,
         state: view.state,
         verdict: view.verdict,
         summary: view.summary,

@@ -39,12 +39,14 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     };
     let purged = purge(app, now).await;
     let deliveries = app.store.forget_deliveries(now - KEPT, FORGOTTEN_MAX).await;
+    let targets = app.store.forget_status_targets().await;
     // Each step runs on its own: a failure must not prevent the others.
     let done = settled? + compacted?;
     dropped?;
     forgotten?;
     purged?;
     deliveries?;
+    targets?;
     Ok(done)
 }
 
@@ -54,7 +56,10 @@ async fn purge(app: &App, now: DateTime<Utc>) -> Result<(), StoreError> {
         .experiments_to_purge(now - KEPT, PURGED_MAX)
         .await?
     {
-        app.store.purge(experiment, now).await?;
+        // One that cannot be purged must not hold up the others.
+        if let Err(error) = app.store.purge(experiment, now).await {
+            tracing::error!(%error, %experiment, "purging a deleted experiment failed");
+        }
         app.pulse.beat();
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use bakeoff::api::experiments::{AddedTrials, ExperimentView};
 use bakeoff::auth::keys::Role;
+use bakeoff::store::experiments::race::{Judged, Verdict};
 use bakeoff::tasks::{compactor, finalizer};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use chrono::TimeDelta;
@@ -35,7 +36,7 @@ async fn a_stopped_trial_is_done_once_more(pool: PgPool) {
     let id = test.start(&spec()).await;
     test.tick().await;
     let first = test.trials(&id).await[0].id.to_string();
-    refused(retried(&test, &first).await, "trial-not-over");
+    refused(retried(&test, &first).await, "trial_not_retryable");
     let path = format!("/v1/trials/{first}/stop");
     assert_eq!(test.post(&path, &json!({})).await.0, StatusCode::ACCEPTED);
     for _ in 0..3 {
@@ -45,7 +46,7 @@ async fn a_stopped_trial_is_done_once_more(pool: PgPool) {
     let retry = added(retried(&test, &first).await);
     assert_eq!((retry.trials.len(), retry.revision), (1, 2));
     // The same trial twice is a mistake, and costs nothing.
-    refused(retried(&test, &first).await, "retried-before");
+    refused(retried(&test, &first).await, "retried_before");
     test.run_to_end(&id, 24).await;
     let trials = test.trials(&id).await;
     assert_eq!(trials.len(), 3);
@@ -197,17 +198,23 @@ async fn labels_are_found_changed_and_billed(pool: PgPool) {
     let id = test.start(&legal).await;
     let other = test.start(&other).await;
     test.tick().await;
-    for job in test.jobs().await {
+    let legals: Vec<String> = test
+        .trials(&id)
+        .await
+        .iter()
+        .map(|one| one.id.to_string())
+        .collect();
+    let jobs = test.jobs().await;
+    assert_eq!(jobs.len(), 3);
+    for job in jobs {
         let arn = format!(
             "arn:aws:sagemaker:us-east-1:{ACCOUNT}:training-job/{}",
             job.name
         );
         let tags = test.app.place.aws.tags(&arn).await.unwrap();
-        let team = if job.trial.is_some() && tags.contains_key("cost-center") {
-            "legal"
-        } else {
-            "search"
-        };
+        let is_legal = legals.contains(job.trial.as_ref().unwrap());
+        let team = if is_legal { "legal" } else { "search" };
+        assert_eq!(tags.contains_key("cost-center"), is_legal, "{tags:?}");
         assert_eq!(tags.get("team").map(String::as_str), Some(team), "{tags:?}");
         assert!(tags.contains_key("bakeoff:trial"), "{tags:?}");
     }
@@ -218,7 +225,6 @@ async fn labels_are_found_changed_and_billed(pool: PgPool) {
         ("label=team=legal", &["legal"][..]),
         ("label=team=legal&label=cost-center=4711", &["legal"]),
         ("label=team=legal&label=cost-center=1", &[]),
-        ("label=team", &[]),
         ("workload=another", &["other"]),
         ("instance_type=ml.p4de.24xlarge", &["legal"]),
         (
@@ -226,12 +232,15 @@ async fn labels_are_found_changed_and_billed(pool: PgPool) {
             &["legal", "other"],
         ),
         (&*format!("created_by={by}"), &["other", "legal"]),
+        ("created_by=me", &["other", "legal"]),
         ("created_by=key_x", &[]),
         ("settled_usd_min=1", &[]),
         ("settled_usd_max=1&state=running", &["other", "legal"]),
     ] {
         assert_eq!(found(&test, filter).await, expected, "{filter}");
     }
+    let asked = test.request(Method::GET, "/v1/experiments?label=team", &test.admin);
+    assert_eq!(test.send(asked).await.0, StatusCode::BAD_REQUEST);
     test.run_to_end(&id, 12).await;
     test.run_to_end(&other, 12).await;
     assert_eq!(found(&test, "settled_usd_min=1").await, ["other", "legal"]);
@@ -243,6 +252,8 @@ async fn labels_are_found_changed_and_billed(pool: PgPool) {
     assert_eq!(status, StatusCode::OK, "{answer:#}");
     assert_eq!(found(&test, "label=team=research").await, ["legal"]);
     assert_eq!(found(&test, "label=cost-center=4711").await.len(), 0);
+    let view = test.experiment(&id).await;
+    assert_eq!(view.labels, view.spec.labels);
     let both = json!({"labels": {}, "priority": 3});
     assert_eq!(test.patch(&path, &both).await.0, StatusCode::CONFLICT);
     let (status, problem) = test.patch(&path, &json!({"labels": {"aws:x": "1"}})).await;
@@ -292,6 +303,7 @@ async fn an_experiment_is_archived_deleted_and_purged(pool: PgPool) {
         format!("/v1/trials/{trial}"),
         format!("/v1/trials/{trial}/metrics?metric=tokens_per_second"),
         format!("/v1/trials/{trial}/diagnosis"),
+        format!("/v1/comparison?trial_id={trial}"),
     ];
     for path in &gone {
         let asked = test.request(Method::GET, path, &test.admin);
@@ -330,4 +342,102 @@ async fn an_experiment_is_archived_deleted_and_purged(pool: PgPool) {
         test.post(&restore, &json!({})).await.0,
         StatusCode::NOT_FOUND
     );
+    assert_eq!(found(&test, "deleted=true").await.len(), 0);
+    let told = "SELECT count(*) FROM events WHERE kind = 'experiment.changed'";
+    assert_eq!(number(&pool, told).await, 5);
+}
+
+/// What is left of the budget bounds what is added; once it is raised, what was refused runs.
+#[sqlx::test(migrations = false)]
+async fn a_retry_is_paid_from_what_is_left(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--fails", "ml.p5.48xlarge=cuda-out-of-memory"]).await;
+    let mut small = on_p5(1);
+    small["budget_usd"] = json!(300);
+    let id = test.start(&small).await;
+    let trial = test.trials(&id).await[0].clone();
+    let plan = serde_json::to_value(trial.plan.unwrap()).unwrap();
+    let worst = plan["worst_case"]["total_usd"].as_f64().unwrap();
+    // Room for one trial that fails, and not for another one beside it.
+    let path = format!("/v1/experiments/{id}");
+    let budget = json!({"budget_usd": worst + 1.0, "priority": 7});
+    assert_eq!(test.patch(&path, &budget).await.0, StatusCode::OK);
+    test.run_to_end(&id, 12).await;
+    assert!(test.experiment(&id).await.settled_usd.as_f64() > 1.0);
+    let failed = trial.id.to_string();
+    let (status, problem) = retried(&test, &failed).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    let fix = problem["errors"][0]["fix"].as_str().unwrap();
+    assert!(fix.contains("PATCH /v1/experiments/"), "{problem:#}");
+    // Over, and its budget is raised for what is added.
+    let (status, answer) = test.patch(&path, &json!({"budget_usd": 3.0 * worst})).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let retry = added(retried(&test, &failed).await);
+    let view = test.experiment(&id).await;
+    assert_eq!(view.spec.priority, 7);
+    assert_eq!(
+        (view.state, retry.revision),
+        (ExperimentState::Running, view.revision)
+    );
+    test.run_to_end(&id, 12).await;
+    test.assert_nothing_leaks(&[]).await;
+}
+
+/// A person who has a trial done once more means it: a race stops others.
+#[sqlx::test(migrations = false)]
+async fn a_race_does_not_stop_a_retry(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&on_p5(1)).await;
+    test.tick().await;
+    let trial = test.trials(&id).await[0].id.to_string();
+    let path = format!("/v1/trials/{trial}/stop");
+    test.post(&path, &json!({})).await;
+    for _ in 0..3 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(2)).await;
+    }
+    let retry = added(retried(&test, &trial).await).trials[0].id;
+    test.tick().await;
+    let lost = |by_hand| Verdict {
+        stops: vec![Judged {
+            trial: retry,
+            reason: "it cannot win".to_owned(),
+        }],
+        starts: Vec::new(),
+        by_hand,
+    };
+    let (store, now) = (&test.app.store, test.app.clock.now());
+    let experiment = test.experiment(&id).await.id;
+    for (by_hand, expected) in [(false, 0), (true, 1)] {
+        let lost = lost(by_hand);
+        let stopped = store.apply_verdict(test.project, experiment, &lost, now);
+        assert_eq!(stopped.await.unwrap(), expected, "{by_hand}");
+    }
+}
+
+/// Deliveries that are over are forgotten with their attempts; those that are on their way stay.
+#[sqlx::test(migrations = false)]
+async fn old_deliveries_are_forgotten(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let body = json!({"url": "http://127.0.0.1:9/nobody", "kinds": ["experiment.created"]});
+    let (status, answer) = test.post("/v1/webhook-endpoints", &body).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer:#}");
+    test.start(&on_p5(1)).await;
+    test.tick().await;
+    let rows = [
+        "SELECT count(*) FROM webhook_deliveries",
+        "SELECT count(*) FROM webhook_attempts",
+    ];
+    let kept = async |days| {
+        test.app.clock.advance(TimeDelta::days(days));
+        compactor::tick(&test.app).await.unwrap();
+        number(&pool, rows[0]).await
+    };
+    assert_eq!(kept(31).await, 1, "it is on its way");
+    let over = "UPDATE webhook_deliveries SET state = 'failed', due_at = NULL, ended_at = $1";
+    let ended = test.app.clock.now();
+    sqlx::query(over).bind(ended).execute(&pool).await.unwrap();
+    assert_eq!(kept(29).await, 1);
+    assert!(number(&pool, rows[1]).await > 0);
+    assert_eq!(kept(2).await, 0);
+    assert_eq!(number(&pool, rows[1]).await, 0);
 }

@@ -76,7 +76,7 @@ fn usual(host: &Host, method: &Method, path: &str, body: &Value) -> (u16, Value)
         return (201, json!({"token": "ghs_of_an_hour"}));
     }
     if !path.contains("/notes") {
-        return (201, json!({"id": 42}));
+        return (201, json!({"id": 42, "pipeline_id": 99}));
     }
     let mut notes = host.notes.lock().unwrap();
     if *method == Method::GET {
@@ -233,12 +233,27 @@ async fn an_app_shows_a_check_run(pool: PgPool) {
     assert_eq!(asked[1].authorization, "Bearer ghs_of_an_hour");
     assert_eq!(asked[1].body["status"], "in_progress");
     let last = &asked[3].body;
+    assert_eq!(asked[1].body["head_sha"], COMMIT);
     assert_eq!(
         (&last["conclusion"], &last["head_sha"]),
-        (&json!("success"), &json!(COMMIT))
+        (&json!("success"), &Value::Null)
     );
     let report = last["output"]["summary"].as_str().unwrap();
     assert!(report.starts_with("### ✅ passed"), "{report}");
+    // Another repository: the check run of the first one is none of it.
+    let moved = json!({"host": "github", "repository": "acme/new", "api_url": url});
+    assert_eq!(set(&test, &own, &moved).await.0, StatusCode::OK);
+    let path = format!("/v1/ci-runs/{run}/commit-status");
+    test.post(&path, &json!({})).await;
+    sent(&test).await;
+    let asked = host.taken();
+    assert_eq!(asked[1].what, "POST /api/repos/acme/new/check-runs");
+    // Somebody between us and GitHub answers without a token: nothing is shown, and nothing said to be.
+    host.answers(&[(200, json!("<html>"))]);
+    test.post(&path, &json!({})).await;
+    sent(&test).await;
+    let shown = read(&test, &run).await.commit_status.unwrap();
+    assert_eq!(shown.state, DeliveryState::Pending, "{shown:?}");
 }
 
 /// A merge request has one comment, however many runs it has.
@@ -273,6 +288,118 @@ async fn gitlab_has_a_status_and_one_comment(pool: PgPool) {
         (states[0], states[1]),
         (&json!("running"), &json!("success"))
     );
+    // The verdict goes into the pipeline that the first one came into.
+    let pipelines: Vec<&Value> = asked.iter().map(|one| &one.body["pipeline_id"]).collect();
+    assert_eq!((pipelines[0], pipelines[1]), (&Value::Null, &json!(99)));
+}
+
+/// A push starts the run, and its merge request is told of a little later: the comment comes all the same. One that
+/// somebody else has written is left alone.
+#[sqlx::test(migrations = false)]
+async fn a_merge_request_that_comes_later_is_told(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let host = Host::default();
+    let url = host.start().await;
+    let own = created(&test, &template()).await;
+    let body = json!({"host": "gitlab", "repository": "acme/ml/legal", "api_url": url,
+        "token": "glpat-sesame", "comments": true});
+    set(&test, &own, &body).await;
+    let run = started(&test, &own, "1", None).await;
+    let run = judged(&test, &run).await;
+    assert!(!host.taken().iter().any(|one| one.what.contains("/notes")));
+    let now = test.app.clock.now();
+    test.app
+        .store
+        .note_pull_request(run.id, 7, now)
+        .await
+        .unwrap();
+    sent(&test).await;
+    let notes = |asked: &[Asked]| -> Vec<String> {
+        let whats = asked.iter().map(|one| one.what.clone());
+        whats.filter(|what| what.contains("/notes")).collect()
+    };
+    let path = "/api/projects/acme%2Fml%2Flegal/merge_requests/7/notes";
+    assert_eq!(
+        notes(&host.taken()),
+        [format!("GET {path}"), format!("POST {path}")]
+    );
+    // The same again is told to nobody.
+    test.app
+        .store
+        .note_pull_request(run.id, 7, now)
+        .await
+        .unwrap();
+    sent(&test).await;
+    assert_eq!(host.taken().len(), 0);
+    let again = format!("/v1/ci-runs/{}/commit-status", run.id);
+    test.post(&again, &json!({})).await;
+    let note = host.notes.lock().unwrap()[0].clone();
+    host.answers(&[
+        (201, json!({"pipeline_id": 99})),
+        (200, json!([note])),
+        (403, json!({"message": "403 Forbidden"})),
+    ]);
+    sent(&test).await;
+    assert_eq!(
+        notes(&host.taken()),
+        [
+            format!("GET {path}"),
+            format!("PUT {path}/1"),
+            format!("POST {path}")
+        ]
+    );
+    let shown = read(&test, &run.id.to_string()).await.commit_status;
+    assert_eq!(shown.unwrap().state, DeliveryState::Delivered);
+}
+
+/// A template that is deleted tells of the runs under way, and then forgets its credentials.
+#[sqlx::test(migrations = false)]
+async fn a_deleted_template_tells_of_its_runs(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let host = Host::default();
+    let url = host.start().await;
+    let own = created(&test, &template()).await;
+    let body =
+        json!({"host": "github", "repository": "acme/legal", "api_url": url, "token": TOKEN});
+    set(&test, &own, &body).await;
+    let run = started(&test, &own, "1", None).await;
+    let path = format!("/v1/ci-templates/{}", own.id);
+    assert_eq!(test.delete(&path).await.0, StatusCode::NO_CONTENT);
+    let targets = "SELECT count(*) FROM ci_status_targets";
+    tasks::compactor::tick(&test.app).await.unwrap();
+    assert_eq!(number(&pool, targets).await, 1);
+    judged(&test, &run).await;
+    let last = host.taken().pop().unwrap();
+    assert_eq!(last.body["state"], "success");
+    tasks::compactor::tick(&test.app).await.unwrap();
+    assert_eq!(number(&pool, targets).await, 0);
+}
+
+/// A host that is slow or gone holds up its own template's statuses only.
+#[sqlx::test(migrations = false)]
+async fn one_template_takes_its_share(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let host = Host::default();
+    let url = host.start().await;
+    let mut owns = Vec::new();
+    for name in ["one", "two"] {
+        let mut body = template();
+        body["name"] = json!(name);
+        let own = created(&test, &body).await;
+        let body = json!({"host": "github", "repository": format!("acme/{name}"), "api_url": url, "token": TOKEN});
+        set(&test, &own, &body).await;
+        owns.push(own);
+    }
+    for delivery in 0..5 {
+        started(&test, &owns[0], &delivery.to_string(), None).await;
+    }
+    started(&test, &owns[1], "1", None).await;
+    let (store, now) = (&test.app.store, test.app.clock.now());
+    let hold = TimeDelta::minutes(3);
+    let first = store.claim_statuses(now, hold, 8).await.unwrap();
+    assert_eq!(first.len(), 3);
+    // While its two are held, none more.
+    assert_eq!(store.claim_statuses(now, hold, 8).await.unwrap().len(), 0);
 }
 
 /// What is refused for good is not sent again until somebody mends it; what is not taken now is sent again, as the run

@@ -3,6 +3,7 @@
 
 use bakeoff::api::ci::CiSecret;
 use bakeoff::api::ci_runs::CiRunView;
+use bakeoff::tasks;
 use bakeoff_domain::ci::gate::Verdict;
 use bakeoff_domain::lifecycle::state::TrialState;
 use chrono::TimeDelta;
@@ -104,6 +105,25 @@ async fn an_image_that_never_comes_is_an_error(pool: PgPool) {
     );
     assert_eq!(test.jobs().await.len(), 0);
     test.assert_nothing_leaks(&[]).await;
+}
+
+/// ECR's silence says nothing of an image, however long the trial has waited for something else.
+#[sqlx::test(migrations = false)]
+async fn a_registry_that_does_not_answer_ends_nothing(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let own = created(&test, &template(1)).await;
+    let run = started(&test, &own).await;
+    let experiment = run.experiment_ids[0].to_string();
+    test.advance(TimeDelta::hours(3)).await;
+    let (region, s3) = (test.region.url.clone(), test.region.s3_url.clone());
+    test.call_aws_at("http://127.0.0.1:9", &s3).await;
+    while tasks::scheduler::tick(&test.app).await.unwrap() > 0 {}
+    let trial = test.trials(&experiment).await.remove(0);
+    assert_eq!(trial.state, TrialState::Queued, "{trial:?}");
+    assert!(trial.reason.unwrap().contains("waits for ECR"));
+    test.call_aws_at(&region, &s3).await;
+    let view = test.run_to_end(&experiment, 24).await;
+    assert_eq!(view["state"], "completed", "{view:#}");
 }
 
 /// Who may not look runs what is written, which has the commit in its tag.

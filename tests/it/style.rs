@@ -154,10 +154,10 @@ fn no_sql_reads_within_a_document() {
             "jsonb_array_elements",
             "jsonb_path",
         ];
+        // An array, not a document.
+        let line = line.replace("labels @> $8", "");
         operators.iter().any(|operator| line.contains(operator))
             && !line.trim_start().starts_with("//")
-            // An array, not a document.
-            && !line.trim_start().starts_with("AND labels @>")
     };
     assert!(digs("SELECT t.plan->>'candidate'") && digs("(plan #>> '{request}')::bigint"));
     assert_eq!(offenders(&["src/store"], digs), Vec::<String>::new());

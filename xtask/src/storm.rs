@@ -488,11 +488,7 @@ fn total(stormed: &Stormed) -> Value {
     let all =
         |figure: fn(&Verdict) -> u64| verdicts.iter().map(|(_, one)| figure(one)).sum::<u64>();
     let faults = faults(stormed);
-    let has_happened = |kind: &&str| faults.get(*kind).is_some_and(|count| *count > 0);
-    let missing: Vec<&str> = plan::FAULTS
-        .into_iter()
-        .filter(|kind| !has_happened(kind))
-        .collect();
+    let missing = missing(&faults);
     let recoveries = sorted(verdicts, |one| &one.recoveries);
     let thaws = sorted(verdicts, |one| &one.thaws);
     let cancels = sorted(verdicts, |one| &one.cancels);
@@ -530,6 +526,13 @@ fn total(stormed: &Stormed) -> Value {
         result[name] = sum.into();
     }
     result
+}
+
+/// Faults that never happened.
+fn missing(faults: &BTreeMap<String, u64>) -> Vec<&'static str> {
+    let has_happened = |kind: &&str| faults.get(*kind).is_some_and(|count| *count > 0);
+    let all = plan::FAULTS.into_iter();
+    all.filter(|kind| !has_happened(kind)).collect()
 }
 
 /// The region's jobs of each kind.

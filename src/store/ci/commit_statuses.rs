@@ -11,6 +11,8 @@ use uuid::Uuid;
 use crate::store::{Store, StoreError, error};
 
 const TABLE: &str = "ci_status_targets";
+/// Statuses of one template that are sent at the same time: a slow host must not hold up those of others.
+const EACH_AT_ONCE: i64 = 2;
 /// Characters of a problem that are kept.
 const PROBLEM_MAX: usize = 2000;
 /// Failed statuses that are as young as this are sent again with new credentials.
@@ -35,8 +37,10 @@ pub struct ClaimedStatus {
     pub claim: i32,
     /// Of this try of this revision, from 1.
     pub number: u32,
-    /// The check run that shows it already.
-    pub check_run: Option<u64>,
+    /// The number of what shows it already.
+    pub shown_as: Option<u64>,
+    /// Its merge request, if another event has told of it.
+    pub pull_request: Option<u64>,
 }
 
 /// What is shown of a run.
@@ -81,8 +85,8 @@ impl Row {
 }
 
 impl Store {
-    /// Sets whom a template's runs are told to. With new credentials, what was refused lately is sent again. False if
-    /// there is no such template.
+    /// Sets whom a template's runs are told to. What has not arrived there, or was refused lately, is sent again; what was
+    /// shown elsewhere, or by somebody else, is shown anew. False if there is no such template.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn set_status_target(
         &self,
@@ -116,9 +120,12 @@ impl Store {
             return Ok(false);
         }
         sqlx::query!(
-            r#"UPDATE ci_statuses s SET state = 'pending', due_at = $2, attempts = 0, revision = revision + 1
-               FROM ci_runs r
-               WHERE r.id = s.run_id AND r.template_id = $1 AND s.state = 'failed' AND r.created_at > $3"#,
+            r#"UPDATE ci_statuses s
+               SET shown_as = NULL, revision = revision + CASE WHEN state = 'delivered' THEN 0 ELSE 1 END,
+                   attempts = CASE WHEN state = 'delivered' THEN attempts ELSE 0 END,
+                   due_at = CASE WHEN state <> 'delivered' AND r.created_at > $3 THEN $2 ELSE due_at END,
+                   state = CASE WHEN state <> 'delivered' AND r.created_at > $3 THEN 'pending' ELSE state END
+               FROM ci_runs r WHERE r.id = s.run_id AND r.template_id = $1"#,
             template.0,
             new.changed_at,
             new.changed_at - AGAIN_WITHIN,
@@ -147,6 +154,56 @@ impl Store {
         );
         let row = row.fetch_optional(&self.pool).await?;
         row.map(|row| row.read(template)).transpose()
+    }
+
+    /// The same for whoever sends: also of a template that was deleted, until its runs are told.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn target_of(
+        &self,
+        template: TemplateId,
+    ) -> Result<Option<StoredTarget>, StoreError> {
+        let row = sqlx::query_as!(
+            Row,
+            r#"SELECT host, api_url, repository, context, is_app, comments, sealed_credentials, credentials_set_at, changed_at
+               FROM ci_status_targets WHERE template_id = $1"#,
+            template.0,
+        );
+        let row = row.fetch_optional(&self.pool).await?;
+        row.map(|row| row.read(template)).transpose()
+    }
+
+    /// Forgets the credentials of deleted templates whose runs have all been told.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn forget_status_targets(&self) -> Result<u64, StoreError> {
+        let forgotten = sqlx::query!(
+            r#"DELETE FROM ci_status_targets s USING ci_templates t
+               WHERE t.id = s.template_id AND t.deleted_at IS NOT NULL
+                 AND NOT EXISTS (SELECT FROM ci_runs r WHERE r.template_id = t.id AND r.verdict IS NULL)
+                 AND NOT EXISTS (SELECT FROM ci_statuses o JOIN ci_runs r ON r.id = o.run_id
+                                 WHERE r.template_id = t.id AND o.due_at IS NOT NULL)"#,
+        );
+        Ok(forgotten.execute(&self.pool).await?.rows_affected())
+    }
+
+    /// Notes the merge request of a run that something else has started, and has it shown there too.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn note_pull_request(
+        &self,
+        run: CiRunId,
+        number: u64,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE ci_statuses
+               SET pull_request = $2, revision = revision + 1, state = 'pending', attempts = 0, due_at = $3
+               WHERE run_id = $1 AND pull_request IS DISTINCT FROM $2"#,
+            run.0,
+            i64::try_from(number).ok(),
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Forgets whom a template's runs are told to, and with what. False if nobody was.
@@ -189,15 +246,22 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<ClaimedStatus>, StoreError> {
         let rows = sqlx::query!(
-            r#"WITH due AS (
-                   SELECT run_id FROM ci_statuses WHERE due_at <= $1 AND (held_until IS NULL OR held_until <= $1)
-                   ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)
+            r#"WITH ranked AS (
+                   SELECT s.run_id, s.due_at, row_number() OVER (PARTITION BY r.template_id ORDER BY s.due_at) AS place,
+                          count(*) FILTER (WHERE s.held_until > $1) OVER (PARTITION BY r.template_id) AS held
+                   FROM ci_statuses s JOIN ci_runs r ON r.id = s.run_id WHERE s.due_at <= $1),
+               due AS (
+                   SELECT s.run_id FROM ci_statuses s JOIN ranked ON ranked.run_id = s.run_id
+                   WHERE ranked.place <= $4 AND ranked.held < $4 AND s.due_at <= $1
+                     AND (s.held_until IS NULL OR s.held_until <= $1)
+                   ORDER BY s.due_at LIMIT $3 FOR UPDATE OF s SKIP LOCKED)
                UPDATE ci_statuses s SET claims = s.claims + 1, attempts = s.attempts + 1, held_until = $2
                FROM due, ci_runs r WHERE s.run_id = due.run_id AND r.id = due.run_id
-               RETURNING s.run_id, r.project_id, r.template_id, s.revision, s.claims, s.attempts, s.check_run"#,
+               RETURNING s.run_id, r.project_id, r.template_id, s.revision, s.claims, s.attempts, s.shown_as, s.pull_request"#,
             now,
             now + hold,
             limit,
+            EACH_AT_ONCE,
         );
         let rows = rows.fetch_all(&self.pool).await?;
         let claimed = rows.into_iter().map(|row| {
@@ -208,7 +272,8 @@ impl Store {
                 revision: row.revision,
                 claim: row.claims,
                 number: error::count(row.attempts, "ci_statuses", row.run_id, "attempts")?,
-                check_run: row.check_run.and_then(|number| number.try_into().ok()),
+                shown_as: row.shown_as.and_then(|number| number.try_into().ok()),
+                pull_request: row.pull_request.and_then(|number| number.try_into().ok()),
             })
         });
         claimed.collect()
@@ -220,7 +285,7 @@ impl Store {
         &self,
         claimed: &ClaimedStatus,
         outcome: &Outcome,
-        check_run: Option<u64>,
+        shown_as: Option<u64>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let (state, due_at, problem) = match outcome {
@@ -231,7 +296,7 @@ impl Store {
         let problem = problem.map(|why| why.chars().take(PROBLEM_MAX).collect::<String>());
         sqlx::query!(
             r#"UPDATE ci_statuses
-               SET held_until = NULL, check_run = coalesce($4, check_run), problem = $7,
+               SET held_until = NULL, shown_as = coalesce($4, shown_as), problem = $7,
                    told_at = CASE WHEN $5 = 'delivered' THEN $8 ELSE told_at END,
                    state = CASE WHEN revision = $3 THEN $5 ELSE state END,
                    due_at = CASE WHEN revision = $3 THEN $6 ELSE due_at END
@@ -239,7 +304,7 @@ impl Store {
             claimed.run.0,
             claimed.claim,
             claimed.revision,
-            check_run.and_then(|number| i64::try_from(number).ok()),
+            shown_as.and_then(|number| i64::try_from(number).ok()),
             state.as_str(),
             due_at,
             problem,
@@ -289,15 +354,4 @@ pub(super) async fn tell(
         now,
     );
     Ok(written.execute(tx).await?.rows_affected() == 1)
-}
-
-/// Forgets a template's credentials with the template.
-pub(super) async fn forget(tx: &mut PgConnection, template: TemplateId) -> Result<(), StoreError> {
-    sqlx::query!(
-        "DELETE FROM ci_status_targets WHERE template_id = $1",
-        template.0
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
 }

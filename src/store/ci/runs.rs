@@ -458,7 +458,7 @@ pub(super) async fn insert_run(
     .execute(&mut *tx)
     .await?;
     insert_round(tx, delivery.run, 1, experiment).await?;
-    pin_image(tx, delivery.run, experiment).await?;
+    await_image(tx, delivery.run, experiment).await?;
     commit_statuses::tell(tx, delivery.run, delivery.template, now).await?;
     Ok(())
 }
@@ -470,26 +470,30 @@ pub(in crate::store) async fn begin_round(
     run: CiRunId,
     round: u32,
     experiment: ExperimentId,
+    now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     let round = i32::try_from(round).unwrap_or(i32::MAX);
-    let written = sqlx::query!(
-        "UPDATE ci_runs SET round = $2, experiment_id = $3 WHERE id = $1 AND round = $2 - 1 AND verdict IS NULL",
+    let template = sqlx::query_scalar!(
+        r#"UPDATE ci_runs SET round = $2, experiment_id = $3 WHERE id = $1 AND round = $2 - 1 AND verdict IS NULL
+           RETURNING template_id"#,
         run.0,
         round,
         experiment.0,
     );
-    if written.execute(&mut *tx).await?.rows_affected() == 0 {
+    let Some(template) = template.fetch_optional(&mut *tx).await? else {
         return Err(StoreError::Missing {
             table: TABLE,
             id: run.to_string(),
         });
-    }
+    };
     insert_round(tx, run, round, experiment).await?;
-    pin_image(tx, run, experiment).await
+    await_image(tx, run, experiment).await?;
+    commit_statuses::tell(tx, run, TemplateId(template), now).await?;
+    Ok(())
 }
 
 /// Has an experiment wait for its image: for that of the first round, once it is known.
-async fn pin_image(
+async fn await_image(
     tx: &mut PgConnection,
     run: CiRunId,
     experiment: ExperimentId,

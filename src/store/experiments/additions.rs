@@ -4,6 +4,7 @@
 use bakeoff_domain::event::{Change, Event};
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::spec::{ExperimentSpec, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
@@ -38,8 +39,8 @@ pub enum Added {
     Fixed(Fixed),
     /// The trial was done once more before, by this one.
     Before(TrialId),
-    /// The trial is neither failed nor stopped.
-    NotOver,
+    /// The trial is in another state than those that can be.
+    NotRetryable(TrialState),
 }
 
 /// Whose experiment cannot be added to.
@@ -180,8 +181,10 @@ async fn is_done_again(
     if let Some(retry) = row.retry {
         return Ok(Some(Added::Before(TrialId(retry))));
     }
-    let is_over = matches!(row.state.as_str(), "failed" | "stopped");
-    Ok((!is_over).then_some(Added::NotOver))
+    let state = TrialState::parse(&row.state);
+    let state = state.ok_or_else(|| StoreError::corrupt("trials", trial.0, "state"))?;
+    let is_retryable = state.is_terminal() && state != TrialState::Completed;
+    Ok((!is_retryable).then_some(Added::NotRetryable(state)))
 }
 
 /// The experiment goes on, with what was added.

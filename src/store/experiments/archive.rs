@@ -1,11 +1,13 @@
 //! Experiments that are put away: archived ones are left out of lists; deleted ones are shown to nobody, and what they
 //! measured is purged some time later. What was spent stays, in the ledger and in the project's totals.
 
+use bakeoff_domain::event::{Change, Event};
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::store::{Store, StoreError};
+use crate::store::events::{self, EventSubject};
+use crate::store::{Store, StoreError, retried};
 
 /// What is done with an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,10 +40,20 @@ impl Store {
         how: PutAway,
         now: DateTime<Utc>,
     ) -> Result<Away, StoreError> {
+        retried(|| self.put_away_once(project, id, how, now)).await
+    }
+
+    async fn put_away_once(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        how: PutAway,
+        now: DateTime<Utc>,
+    ) -> Result<Away, StoreError> {
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
             r#"SELECT ended_at IS NOT NULL AS "is_over!", deleted_at IS NOT NULL AS "is_deleted!",
-                      purged_at IS NOT NULL AS "is_purged!",
+                      purged_at IS NOT NULL AS "is_purged!", archived_at IS NOT NULL AS "is_archived!",
                       EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id)
                       OR EXISTS (SELECT FROM ci_rounds r WHERE r.experiment_id = e.id) AS "is_part!"
                FROM experiments e WHERE id = $1 AND project_id = $2 AND kind = 'comparison' FOR NO KEY UPDATE"#,
@@ -77,7 +89,24 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        tx.commit().await?;
+        let archived = archived.filter(|wanted| *wanted != row.is_archived);
+        let deleted = deleted.filter(|wanted| *wanted != row.is_deleted);
+        if archived.is_none() && deleted.is_none() {
+            tx.commit().await?;
+            return Ok(Away::Done);
+        }
+        let change = Change {
+            archived,
+            deleted,
+            ..Change::default()
+        };
+        let subject = EventSubject {
+            project,
+            experiment: id,
+            trial: None,
+        };
+        let told = subject.told(Event::ExperimentChanged(change));
+        events::commit(tx, &[told], now).await?;
         Ok(Away::Done)
     }
 
@@ -101,6 +130,10 @@ impl Store {
     /// Forgets what a deleted experiment has measured, and its log lines. False if it was restored meanwhile.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn purge(&self, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
+        retried(|| self.purge_once(id, now)).await
+    }
+
+    async fn purge_once(&self, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
         let marked = sqlx::query!(
             r#"UPDATE experiments SET purged_at = $2

@@ -3,12 +3,12 @@
 use bakeoff_domain::event::{Change, Event};
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::{deadline_after, labels};
+use bakeoff_domain::spec::{ExperimentSpec, deadline_after, labels};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::events::{self, EventSubject};
-use crate::store::{Store, StoreError, error, retried};
+use crate::store::{Store, StoreError, error, retried, stored};
 
 /// What has become of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Store {
     ) -> Result<Changed, StoreError> {
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
-            r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at,
+            r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at, spec::text,
                       EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id) AS "is_step!"
                FROM experiments e WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE"#,
             id.0,
@@ -57,7 +57,12 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let is_open = |state: &str| state == "running" || change.is_of_labels_only();
+        let is_open = |state: &str| match state {
+            "running" => true,
+            // A budget, for what is to be added.
+            "completed" | "failed" => change.is_of_what_is_over(),
+            _ => change.is_of_labels_only(),
+        };
         let Some(row) = row.filter(|row| is_open(&row.state)) else {
             return Ok(Changed::Over);
         };
@@ -72,7 +77,11 @@ impl Store {
             }
             _ => {}
         }
-        write(&mut tx, id, change, row.created_at, now).await?;
+        let spec = row.spec.map(|spec| changed_spec(&spec, id, change));
+        write(&mut tx, id, change, spec.transpose()?).await?;
+        if row.state == "running" {
+            write_trials(&mut tx, id, change, row.created_at, now).await?;
+        }
         sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
             .execute(&mut *tx)
             .await?;
@@ -87,26 +96,51 @@ impl Store {
     }
 }
 
+/// The specification with what is changed: later trials, full runs and rounds of CI go by it.
+fn changed_spec(
+    written: &str,
+    id: ExperimentId,
+    change: &Change,
+) -> Result<serde_json::Value, StoreError> {
+    let mut spec: ExperimentSpec = stored::read_text(written, "experiments", id.0, "spec")?;
+    spec.budget_usd = change.budget_usd.unwrap_or(spec.budget_usd);
+    spec.priority = change.priority.unwrap_or(spec.priority);
+    spec.deadline_hours = change.deadline_hours.or(spec.deadline_hours);
+    if let Some(labels) = &change.labels {
+        spec.labels.clone_from(labels);
+    }
+    stored::write(&spec)
+}
+
 async fn write(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    change: &Change,
+    spec: Option<serde_json::Value>,
+) -> Result<(), StoreError> {
+    let labels = change.labels.as_ref().map(labels::pairs);
+    sqlx::query!(
+        r#"UPDATE experiments
+           SET budget_usd = coalesce($2, budget_usd), labels = coalesce($3, labels), spec = coalesce($4, spec),
+               revision = revision + 1
+           WHERE id = $1"#,
+        id.0,
+        change.budget_usd.map(|budget| budget.0),
+        labels.as_deref(),
+        spec,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+async fn write_trials(
     tx: &mut PgConnection,
     id: ExperimentId,
     change: &Change,
     created_at: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let labels = change.labels.as_ref().map(labels::pairs);
-    sqlx::query!(
-        r#"UPDATE experiments SET budget_usd = coalesce($2, budget_usd), labels = coalesce($3, labels), revision = revision + 1
-           WHERE id = $1"#,
-        id.0,
-        change.budget_usd.map(|budget| budget.0),
-        labels.as_deref(),
-    )
-    .execute(&mut *tx)
-    .await?;
-    if change.is_of_labels_only() {
-        return Ok(());
-    }
     let hours = change.deadline_hours;
     let give_up_at = hours.map(|hours| deadline_after(Some(hours), created_at));
     sqlx::query!(

@@ -24,6 +24,8 @@ pub struct Verdict {
     pub stops: Vec<Judged>,
     /// Trials that were held back, and may start now.
     pub starts: Vec<Judged>,
+    /// A person asks for it: trials that a person has had done once more are stopped too.
+    pub by_hand: bool,
 }
 
 impl Verdict {
@@ -90,7 +92,7 @@ impl Store {
         if running.fetch_optional(&mut *tx).await?.is_none() {
             return Ok(0);
         }
-        let stopped = stop(&mut tx, experiment, &verdict.stops, now).await?;
+        let stopped = stop(&mut tx, experiment, verdict, now).await?;
         let started = release(&mut tx, experiment, &verdict.starts, now).await?;
         if stopped.is_empty() && started.is_empty() {
             return Ok(0);
@@ -122,14 +124,14 @@ impl Store {
 async fn stop(
     tx: &mut PgConnection,
     experiment: ExperimentId,
-    stops: &[Judged],
+    verdict: &Verdict,
     now: DateTime<Utc>,
 ) -> Result<Vec<Judged>, StoreError> {
-    let (ids, reasons) = columns(stops);
+    let (ids, reasons) = columns(&verdict.stops);
     let rows = sqlx::query!(
         r#"WITH living AS (
                SELECT id FROM trials
-               WHERE experiment_id = $1 AND id = ANY($2) AND stop_requested_at IS NULL
+               WHERE experiment_id = $1 AND id = ANY($2) AND stop_requested_at IS NULL AND ($5 OR retry_of IS NULL)
                  AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE trials t SET stop_requested_at = $4, due_at = $4, stop_reason = stop.reason
@@ -140,6 +142,7 @@ async fn stop(
         &ids,
         &reasons,
         now,
+        verdict.by_hand,
     );
     let judged = rows.fetch_all(tx).await?.into_iter().map(|row| Judged {
         trial: TrialId(row.id),

@@ -488,7 +488,8 @@ impl Store {
     ) -> Result<BTreeMap<TrialId, ExperimentId>, StoreError> {
         let ids: Vec<Uuid> = trials.iter().map(|id| id.0).collect();
         let rows = sqlx::query!(
-            "SELECT id, experiment_id FROM trials WHERE id = ANY($2) AND project_id = $1",
+            r#"SELECT t.id, t.experiment_id FROM trials t JOIN experiments e ON e.id = t.experiment_id
+               WHERE t.id = ANY($2) AND t.project_id = $1 AND e.deleted_at IS NULL"#,
             project.0,
             &ids,
         )

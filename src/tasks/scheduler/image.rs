@@ -1,7 +1,7 @@
 //! The image of a CI run: a webhook may come before the image that is built from its commit, and a tag can be moved.
 //! Until the image is there, the trials wait; then all of them run it by its digest.
 
-use bakeoff_domain::doctor::ImageUri;
+use bakeoff_domain::doctor::{EcrImage, ImageUri};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -21,8 +21,10 @@ enum Image {
     AsWritten,
     /// By its digest.
     Pinned(String),
-    /// It is not there, and why.
-    NotYet(String),
+    /// It is not there.
+    Absent,
+    /// Nobody has said whether it is there, and why.
+    NoAnswer(String),
 }
 
 impl Hand<'_> {
@@ -41,10 +43,8 @@ impl Hand<'_> {
                 self.image = Some(image);
                 Ok(true)
             }
-            Image::NotYet(why) => {
-                self.wait_for_image(plan, &why, now).await?;
-                Ok(false)
-            }
+            Image::Absent => self.wait_for_image(plan, now).await.map(|()| false),
+            Image::NoAnswer(why) => self.ask_again(&why, now).await.map(|()| false),
         }
     }
 
@@ -61,20 +61,12 @@ impl Hand<'_> {
         };
         let digest = match &self.trial.image_digest {
             Some(digest) => digest.clone(),
-            None => match self.app.place.aws.image_digest(&found).await {
-                Ok(Some(digest)) => {
+            None => match self.looked_up(&found).await {
+                Ok(digest) => {
                     let store = &self.app.store;
                     store.pin_image(self.trial.experiment_id, &digest).await?
                 }
-                Ok(None) | Err(AwsError::NotFound(_)) => {
-                    let why = format!("waits for its image: {} is not in ECR", request.image);
-                    return Ok(Image::NotYet(why));
-                }
-                Err(error @ (AwsError::Denied(_) | AwsError::Rejected { .. })) => {
-                    tracing::warn!(%error, trial = %self.trial.id, "an image cannot be looked up; sent as it is written");
-                    return Ok(Image::AsWritten);
-                }
-                Err(error) => return Ok(Image::NotYet(format!("waits for ECR: {error}"))),
+                Err(instead) => return Ok(instead),
             },
         };
         let host = request.image.split('/').next().unwrap_or_default();
@@ -84,26 +76,47 @@ impl Hand<'_> {
         )))
     }
 
-    /// The experiment's other trials wait with it; an image that does not come ends the trial.
-    async fn wait_for_image(
-        &self,
-        plan: &TrialPlan,
-        why: &str,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let store = &self.app.store;
-        if now >= self.trial.created_at + PATIENCE {
-            let reason = format!("{why}, {} hours after the commit", PATIENCE.num_hours());
-            store
-                .end_without_attempt(self.trial, TrialState::Failed, &reason, now)
-                .await?;
-            return Ok(());
+    /// The digest that ECR tells, or what is known instead.
+    async fn looked_up(&self, image: &EcrImage<'_>) -> Result<String, Image> {
+        match self.app.place.aws.image_digest(image).await {
+            Ok(digest) => digest.ok_or(Image::Absent),
+            Err(AwsError::NotFound(_)) => Err(Image::Absent),
+            Err(error @ (AwsError::Denied(_) | AwsError::Rejected { .. })) => {
+                tracing::warn!(%error, trial = %self.trial.id, "an image cannot be looked up; sent as it is written");
+                Err(Image::AsWritten)
+            }
+            Err(error) => Err(Image::NoAnswer(format!("waits for ECR: {error}"))),
         }
+    }
+
+    /// An image that does not come ends the trial.
+    async fn wait_for_image(&self, plan: &TrialPlan, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let image = plan.request.as_ref().map(|request| request.image.as_str());
+        let why = format!(
+            "waits for its image: {} is not in ECR",
+            image.unwrap_or_default()
+        );
+        if now < self.trial.created_at + PATIENCE {
+            return self.ask_again(&why, now).await;
+        }
+        let reason = format!(
+            "{why}, {} hours after the commit; once it is, start the commit again with a new delivery_id (POST /v1/ci-templates/{{template_id}}/runs)",
+            PATIENCE.num_hours()
+        );
+        self.app
+            .store
+            .end_without_attempt(self.trial, TrialState::Failed, &reason, now)
+            .await?;
+        Ok(())
+    }
+
+    /// The experiment's other trials wait with it.
+    async fn ask_again(&self, why: &str, now: DateTime<Utc>) -> Result<(), StoreError> {
         let due = Due::because(now + self.app.settings.policy.poll, why);
-        let worst = plan
-            .worst_case
-            .map_or(Usd::ZERO, |worst| worst.training_usd);
-        store.requeue(self.trial, due, worst, now).await?;
+        self.app
+            .store
+            .requeue(self.trial, due, Usd::ZERO, now)
+            .await?;
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use self::booked::{Booked, micro, text};
 use super::client::{Accepted, Client};
 use super::course::Ground;
+use super::hooks::Hooks;
 use super::models;
 use super::pipelines;
 use super::plan::{Kind, Plan};
@@ -235,11 +236,7 @@ pub(super) fn judge(
     count_duplicates(jobs, &mut verdict);
     count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
     if is_over {
-        count_at_rest(stage, &url, plan, &mut verdict)?;
-        let (arrived, wrong) = client.hooks.compare(&url, &stage.api_key)?;
-        verdict.webhooks = arrived;
-        verdict.webhooks_wrong = wrong.len().try_into().unwrap_or(u32::MAX);
-        verdict.notes.extend(wrong);
+        count_at_rest(stage, &url, plan, client, &mut verdict)?;
         count_endpoints(&record, &mut verdict);
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
@@ -473,8 +470,10 @@ fn count_at_rest(
     stage: &Stage,
     url: &str,
     plan: &Plan,
+    client: &Client,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
+    count_webhooks(&client.hooks, url, &stage.api_key, verdict)?;
     let pipelines = pipelines::believed(url, &stage.api_key, micro)?;
     count_held(url, &stage.api_key, pipelines.settled, verdict)?;
     verdict.steps = pipelines.steps;
@@ -488,6 +487,19 @@ fn count_at_rest(
     verdict.packages = found.packages.try_into().unwrap_or(u64::MAX);
     verdict.packages_wrong = found.wrong.len().try_into().unwrap_or(u32::MAX);
     verdict.notes.extend(found.wrong);
+    Ok(())
+}
+
+fn count_webhooks(
+    hooks: &Hooks,
+    url: &str,
+    key: &str,
+    verdict: &mut Verdict,
+) -> Result<(), String> {
+    let (arrived, wrong) = hooks.compare(url, key)?;
+    verdict.webhooks = arrived;
+    verdict.webhooks_wrong = wrong.len().try_into().unwrap_or(u32::MAX);
+    verdict.notes.extend(wrong);
     Ok(())
 }
 

@@ -13,6 +13,8 @@ use crate::webhook::{self, Next, Tried};
 const SUMMARY_MAX: usize = 60_000;
 /// Characters of what a host says that are kept.
 const SAID_MAX: usize = 300;
+/// How long a rate limit lasts that does not say so (docs.github.com, Best practices for using the REST API).
+const LIMIT_SECONDS: u64 = 60;
 /// By which our comment on a merge request is known.
 const MARK: &str = "<!-- bakeoff -->";
 
@@ -79,8 +81,6 @@ pub struct Told {
     pub summary: String,
     /// Markdown.
     pub report: String,
-    /// Where a person reads more.
-    pub url: Option<String>,
     pub started_at: DateTime<Utc>,
     pub decided_at: Option<DateTime<Utc>>,
 }
@@ -135,19 +135,26 @@ impl StatusTarget {
         }
     }
 
-    /// Whether what a host has shown can be changed, by the number that it gave it.
-    pub fn has_numbers(&self) -> bool {
-        self.host == CodeHost::Github && self.is_app
+    /// What a host calls what it shows: the number of GitHub's check run, or of the pipeline that GitLab has put the
+    /// status into.
+    pub fn number(&self, answer: &HostAnswer) -> Option<u64> {
+        let member = match self.host {
+            CodeHost::Github if self.is_app => "id",
+            CodeHost::Github => return None,
+            CodeHost::Gitlab => "pipeline_id",
+        };
+        let answer: Value = serde_json::from_str(&answer.body).ok()?;
+        answer.get(member)?.as_u64()
     }
 
-    /// What shows a run's state beside its commit; `shown`: the number of the check run that shows it already.
+    /// What shows a run's state beside its commit; `shown`: the number of what shows it already.
     pub fn status(&self, told: &Told, shown: Option<u64>) -> HostRequest {
         let repository = self.repository();
-        let (method, path, mut body) = match self.host {
+        let (method, path, body) = match self.host {
             CodeHost::Gitlab => (
                 Method::Post,
                 format!("{repository}/statuses/{}", told.commit),
-                self.gitlab_status(told),
+                self.gitlab_status(told, shown),
             ),
             CodeHost::Github if !self.is_app => (
                 Method::Post,
@@ -155,30 +162,22 @@ impl StatusTarget {
                 json!({"state": told.state.as_str(), "context": self.context, "description": cut(&told.summary)}),
             ),
             CodeHost::Github => {
-                let body = self.check_run(told);
-                match shown {
-                    Some(number) => (
-                        Method::Patch,
-                        format!("{repository}/check-runs/{number}"),
-                        body,
-                    ),
-                    None => (Method::Post, format!("{repository}/check-runs"), body),
+                let mut body = self.check_run(told);
+                if let Some(number) = shown {
+                    let path = format!("{repository}/check-runs/{number}");
+                    (Method::Patch, path, body)
+                } else {
+                    set(&mut body, "head_sha", json!(told.commit));
+                    (Method::Post, format!("{repository}/check-runs"), body)
                 }
             }
         };
-        if let Some(url) = &told.url {
-            let key = if self.has_numbers() {
-                "details_url"
-            } else {
-                "target_url"
-            };
-            set(&mut body, key, json!(url));
-        }
         HostRequest { method, path, body }
     }
 
-    /// GitLab refuses the way from pending to success: what is being measured is running.
-    fn gitlab_status(&self, told: &Told) -> Value {
+    /// GitLab refuses the way from pending to success: what is being measured is running. Without the pipeline that the
+    /// first one came into, the next would go into the newest, and leave the first one running.
+    fn gitlab_status(&self, told: &Told, pipeline: Option<u64>) -> Value {
         let state = match told.state {
             CiState::Pending => "running",
             CiState::Success => "success",
@@ -189,6 +188,9 @@ impl StatusTarget {
         if let Some(branch) = &told.branch {
             set(&mut body, "ref", json!(branch));
         }
+        if let Some(pipeline) = pipeline {
+            set(&mut body, "pipeline_id", json!(pipeline));
+        }
         body
     }
 
@@ -196,7 +198,6 @@ impl StatusTarget {
         let summary: String = told.report.chars().take(SUMMARY_MAX).collect();
         let mut body = json!({
             "name": self.context,
-            "head_sha": told.commit,
             "started_at": told.started_at,
             "output": {"title": cut(&told.summary), "summary": summary},
         });
@@ -232,13 +233,12 @@ impl StatusTarget {
         })
     }
 
-    /// The comment with a run's report: in place of the one that `listed` has, or else a new one.
-    pub fn comment(&self, told: &Told, listed: &str) -> Option<HostRequest> {
+    /// The comment with a run's report: in place of the one that is listed, or else a new one.
+    pub fn comment(&self, told: &Told, listed: &[Value]) -> Option<HostRequest> {
         let number = told.pull_request?;
         let path = format!("{}/merge_requests/{number}/notes", self.repository());
         let mark = format!("{MARK}<!-- {} -->", self.context.replace("--", "- -"));
         let body = json!({"body": format!("{mark}\n{}", told.report)});
-        let listed: Vec<Value> = serde_json::from_str(listed).unwrap_or_default();
         let earlier = listed.iter().find(|note| {
             note["body"]
                 .as_str()
@@ -258,6 +258,14 @@ impl StatusTarget {
         })
     }
 
+    /// Whether GitLab refuses a status because it shows it already: that a commit is being measured.
+    pub fn is_shown(&self, told: &Told, answer: &HostAnswer) -> bool {
+        self.host == CodeHost::Gitlab
+            && told.state == CiState::Pending
+            && answer.status == 400
+            && answer.body.contains("Cannot transition status")
+    }
+
     /// What comes of the answer to the try of that number, from 1. `luck`: see [`webhook::next`].
     pub fn outcome(
         &self,
@@ -266,24 +274,20 @@ impl StatusTarget {
         luck: f64,
         now: DateTime<Utc>,
     ) -> Outcome {
-        // GitLab refuses a status that is shown already.
-        let is_shown = self.host == CodeHost::Gitlab
-            && answer.status == 400
-            && answer.body.contains("Cannot transition status");
-        if is_shown {
-            return Outcome::Taken;
-        }
-        let is_final = matches!(answer.status, 301 | 308 | 400 | 401 | 404 | 410 | 422)
-            || answer.status == 403
-                && !answer.is_rate_limit
-                && answer.retry_after_seconds.is_none();
+        // Of its secondary limits, GitHub tells in the message alone.
+        let is_limit = answer.is_rate_limit
+            || answer.retry_after_seconds.is_some()
+            || answer.body.to_lowercase().contains("rate limit");
+        let is_final = matches!(answer.status, 300..=399 | 400 | 401 | 404 | 410 | 422)
+            || answer.status == 403 && !is_limit;
         let why = self.said(answer);
         if is_final {
             return Outcome::Refused { why };
         }
+        let least = is_limit.then_some(LIMIT_SECONDS);
         let tried = Tried {
             status: Some(answer.status),
-            retry_after_seconds: answer.retry_after_seconds,
+            retry_after_seconds: answer.retry_after_seconds.or(least),
         };
         match webhook::next(tried, number, luck, now) {
             Next::Delivered => Outcome::Taken,
@@ -314,7 +318,7 @@ impl StatusTarget {
             }
             (403, CodeHost::Gitlab, _) => "give the token the scope api and the role Developer",
             (404, ..) => "check the repository's name, and that the credentials may see it",
-            (301 | 308, ..) => "the repository has moved: set its new name",
+            (300..=399, ..) => "the repository has moved: set its new name",
             (422, CodeHost::Github, _) => {
                 "the commit has to be in the repository, as its whole SHA"
             }
@@ -360,7 +364,6 @@ mod tests {
             verdict,
             summary: "x".repeat(200),
             report: "y".repeat(70_000),
-            url: Some("https://bakeoff.example.com/run".to_owned()),
             started_at: now(),
             decided_at: verdict.map(|_| now()),
         }
@@ -461,7 +464,7 @@ mod tests {
     #[test]
     fn a_refusal_is_final_and_a_limit_is_not() {
         let github = target(CodeHost::Github, false);
-        for status in [400, 401, 403, 404, 422] {
+        for status in [302, 307, 400, 401, 403, 404, 422] {
             let outcome = github.outcome(&answer(status, r#"{"message":"No"}"#), 1, 0.5, now());
             assert!(
                 matches!(&outcome, Outcome::Refused { why } if why.contains(": No")),
@@ -473,7 +476,17 @@ mod tests {
             retry_after_seconds: Some(60),
             ..answer(403, "")
         };
-        for later in [limit, answer(429, ""), answer(502, ""), answer(409, "")] {
+        let secondary = answer(
+            403,
+            r#"{"message":"You have exceeded a secondary rate limit."}"#,
+        );
+        for later in [
+            limit,
+            secondary,
+            answer(429, ""),
+            answer(502, ""),
+            answer(409, ""),
+        ] {
             let outcome = github.outcome(&later, 1, 0.5, now());
             assert!(matches!(outcome, Outcome::Again { .. }), "{outcome:?}");
         }
@@ -485,9 +498,11 @@ mod tests {
     #[test]
     fn gitlab_may_be_told_twice() {
         let said = r#"{"message":"Cannot transition status via :run from :running (Reason(s): Status cannot transition via \"run\")"}"#;
-        let outcome = |host| target(host, false).outcome(&answer(400, said), 1, 0.5, now());
-        assert_eq!(outcome(CodeHost::Gitlab), Outcome::Taken);
-        assert!(matches!(outcome(CodeHost::Github), Outcome::Refused { .. }));
+        let is_shown =
+            |host, state| target(host, false).is_shown(&told(None, state), &answer(400, said));
+        assert!(is_shown(CodeHost::Gitlab, CiState::Pending));
+        assert!(!is_shown(CodeHost::Gitlab, CiState::Success));
+        assert!(!is_shown(CodeHost::Github, CiState::Pending));
     }
 
     #[test]
@@ -495,10 +510,12 @@ mod tests {
         let told = told(Some(Verdict::Passed), CiState::Success);
         let gitlab = target(CodeHost::Gitlab, false);
         assert!(gitlab.comments(&told).is_some());
-        let new = gitlab.comment(&told, "[]").unwrap();
+        let new = gitlab.comment(&told, &[]).unwrap();
         assert_eq!(new.method, Method::Post);
-        let listed =
-            json!([{"id": 3, "body": "LGTM"}, {"id": 4, "body": new.body["body"]}]).to_string();
+        let listed = [
+            json!({"id": 3, "body": "LGTM"}),
+            json!({"id": 4, "body": new.body["body"]}),
+        ];
         let again = gitlab.comment(&told, &listed).unwrap();
         assert_eq!(
             (again.method, again.path.as_str()),

@@ -27,7 +27,8 @@ const SPREAD_ASSUMED_OF_STARTS: f64 = 0.10;
 const SPREAD_MIN: f64 = 0.002;
 const TRIALS: std::ops::RangeInclusive<u32> = 5..=50;
 const ROUNDS: std::ops::RangeInclusive<u32> = 1..=3;
-/// Trials that a regression is called by, where another round is allowed.
+/// Trials that must be worse by the margin, each by itself: a machine that stalls looks like a commit that is slower, and is
+/// rarely met twice.
 const CONFIRMED_BY: usize = 2;
 
 named! {
@@ -145,6 +146,9 @@ pub struct Judged {
     pub spread_percent: Option<f64>,
     /// There are too few trials to know it.
     pub is_spread_assumed: bool,
+    /// Worse because of one trial alone, which another one has to confirm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unconfirmed: bool,
     /// Against the pinned release, beside the verdict: many small steps add up.
     pub release: Option<Change>,
 }
@@ -165,7 +169,7 @@ pub struct Judgement {
     pub limits: Vec<Judged>,
     /// Candidates of which a trial has not completed, and why.
     pub unmeasured: Vec<Unmeasured>,
-    /// Another round could tell more, or has to confirm what one trial shows.
+    /// Another round could tell more.
     pub is_worth_another: bool,
 }
 
@@ -211,11 +215,7 @@ pub fn judge(
     let verdict = overall(&judged, readings.is_empty(), &unmeasured);
     Judgement {
         verdict,
-        is_worth_another: match verdict {
-            Verdict::Inconclusive => judged.iter().any(is_open),
-            Verdict::Regressed => judged.iter().all(is_unconfirmed),
-            Verdict::Passed | Verdict::Error => false,
-        },
+        is_worth_another: verdict == Verdict::Inconclusive && judged.iter().any(is_open),
         limits: judged,
         unmeasured,
     }
@@ -224,12 +224,6 @@ pub fn judge(
 /// Whether more trials could decide a figure: there is something to compare it with.
 fn is_open(one: &Judged) -> bool {
     one.verdict == Verdict::Inconclusive && one.change.is_some()
-}
-
-/// Whether it is worse by no more than one trial: a machine that stalls looks like a commit that is slower, and is
-/// rarely met twice.
-fn is_unconfirmed(one: &Judged) -> bool {
-    one.verdict != Verdict::Regressed || one.trials < CONFIRMED_BY
 }
 
 /// The verdict of all figures together.
@@ -372,6 +366,7 @@ fn figure(
         baseline_trials: limit.baseline.is_none().then_some(0),
         spread_percent: None,
         is_spread_assumed: true,
+        is_unconfirmed: false,
         release: None,
     };
     let newest = readings.iter().rfind(|one| one.candidate == candidate);
@@ -399,23 +394,39 @@ fn figure(
     judged.measured = rate.map(|rate| own.exp() * rate);
     judged.spread_percent = Some(trial.spread.sd() * 100.0);
     judged.is_spread_assumed = trial.spread.is_assumed();
-    let difference = if let Some(number) = limit.baseline {
-        rate.map(|rate| trial.against_number((number / rate).ln()))
+    let (other, inverse) = if let Some(number) = limit.baseline {
+        (rate.map(|rate| (number / rate).ln()), 0.0)
     } else {
         judged.baseline_trials = Some(level.len());
         judged.baseline = mean(&level)
             .zip(rate)
             .map(|(other, rate)| other.exp() * rate);
-        trial.against(&level)
+        (mean(&level), 1.0 / of_items(level.len().max(1)))
     };
-    if let Some(difference) = difference {
-        judged.change = Some(difference.change());
-        judged.verdict = difference.verdict((limit.worse_by_percent / 100.0).ln_1p());
+    if let Some(other) = other {
+        compare(
+            &mut judged,
+            &trial,
+            &new,
+            trial.difference(other, inverse),
+            other,
+        );
     }
     judged.release = trial
         .against(&of(&baseline.release))
         .map(Difference::change);
     judged
+}
+
+/// Sets what comes of the difference between a commit's trials, `new`, and what they are compared with, `other`.
+fn compare(judged: &mut Judged, trial: &Trials, new: &[f64], difference: Difference, other: f64) {
+    let margin = (judged.worse_by_percent / 100.0).ln_1p();
+    judged.change = Some(difference.change());
+    judged.verdict = difference.verdict(margin);
+    let worse = new.iter().filter(|one| trial.worse(**one, other) > margin);
+    if judged.verdict == Verdict::Regressed && worse.count() < CONFIRMED_BY {
+        (judged.verdict, judged.is_unconfirmed) = (Verdict::Inconclusive, true);
+    }
 }
 
 /// The trials of a commit, for one figure.
@@ -434,16 +445,20 @@ impl Trials {
         Some(self.difference(other, 1.0 / of_items(others.len())))
     }
 
-    fn against_number(&self, number: f64) -> Difference {
-        self.difference(number, 0.0)
+    /// By how much a figure is worse than another, both as logarithms.
+    fn worse(&self, figure: f64, other: f64) -> f64 {
+        if self.is_more_worse {
+            figure - other
+        } else {
+            other - figure
+        }
     }
 
     /// `inverse`: one divided by the number of the others' trials.
     fn difference(&self, other: f64, inverse: f64) -> Difference {
-        let more = self.mean - other;
         let variances = 1.0 / of_items(self.count) + inverse;
         Difference {
-            by: if self.is_more_worse { more } else { -more },
+            by: self.worse(self.mean, other),
             half_width: self.spread.half_width(self.alpha, variances),
         }
     }

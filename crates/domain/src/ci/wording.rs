@@ -106,6 +106,9 @@ impl Judged {
             return self.sentence();
         }
         let spread = self.spread_percent.unwrap_or_default();
+        if self.is_unconfirmed {
+            return format!("{}, in one trial alone", self.sentence());
+        }
         let spread = if self.is_spread_assumed {
             format!("trials are taken to differ by {spread:.1} % until five are known")
         } else {

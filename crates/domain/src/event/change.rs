@@ -20,6 +20,12 @@ pub struct Change {
     pub deadline_hours: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<Labels>,
+    /// Left out of lists, or in them again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
+    /// Deleted, or restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<bool>,
     /// A candidate that was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
@@ -29,6 +35,16 @@ pub struct Change {
 }
 
 impl Change {
+    /// Whether an experiment that is over allows it: what people call it, and what may be spent on what they add.
+    pub fn is_of_what_is_over(&self) -> bool {
+        let rest = Self {
+            labels: None,
+            budget_usd: None,
+            ..self.clone()
+        };
+        *self != Self::default() && rest == Self::default()
+    }
+
     /// Whether only what people call it is changed, which an experiment that is over allows too.
     pub fn is_of_labels_only(&self) -> bool {
         let rest = Self {
@@ -49,6 +65,10 @@ impl fmt::Display for Change {
             self.labels
                 .as_ref()
                 .map(|labels| format!("labels {}", labels::pairs(labels).join(", "))),
+            self.archived
+                .map(|is| if is { "archived" } else { "unarchived" }.to_owned()),
+            self.deleted
+                .map(|is| if is { "deleted" } else { "restored" }.to_owned()),
             self.candidate
                 .as_ref()
                 .map(|candidate| format!("candidate {candidate} added")),

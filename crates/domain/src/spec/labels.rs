@@ -2,6 +2,11 @@
 //! cost reports.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::embedded;
 
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
@@ -31,10 +36,11 @@ impl LabelFlaw {
     }
 }
 
-/// As AWS takes tags (Tag in SageMaker's API reference); a name has no `=`, which separates it from its value.
-fn is_tag(text: &str, most: usize, others: &str) -> bool {
-    let is_taken = |c: char| c.is_alphanumeric() || others.contains(c);
-    text.chars().count() <= most && text.chars().all(is_taken)
+/// As AWS takes tags (Tag in SageMaker's API reference).
+static TAG: LazyLock<Regex> = LazyLock::new(|| embedded::pattern(r"[\p{L}\p{N} _.:/=+@-]*"));
+
+fn is_tag(text: &str, most: usize) -> bool {
+    text.chars().count() <= most && TAG.is_match(text)
 }
 
 /// What is wrong with labels.
@@ -56,13 +62,17 @@ pub fn flaws(labels: &Labels) -> Vec<LabelFlaw> {
                 "is a reserved name",
                 "choose a name that begins with neither aws: nor bakeoff:",
             ));
-        } else if !is_tag(name, NAME_MAX, " _.:/+@-") || name.trim() != name || name.is_empty() {
+        } else if !is_tag(name, NAME_MAX)
+            || name.contains('=')
+            || name.trim() != name
+            || name.is_empty()
+        {
             flaws.push(LabelFlaw::new(
                 at,
                 "is no name that AWS takes for a tag",
                 "use 1 to 128 letters, digits, spaces and _.:/+@-",
             ));
-        } else if !is_tag(value, VALUE_MAX, " _.:/=+@-") {
+        } else if !is_tag(value, VALUE_MAX) {
             flaws.push(LabelFlaw::new(
                 at,
                 "has a value that AWS does not take for a tag",
@@ -71,6 +81,13 @@ pub fn flaws(labels: &Labels) -> Vec<LabelFlaw> {
         }
     }
     flaws
+}
+
+/// Gives labels those of what they are part of, where they have none of the name.
+pub fn inherit(labels: &mut Labels, whole: &Labels) {
+    for (name, value) in whole {
+        labels.entry(name.clone()).or_insert_with(|| value.clone());
+    }
 }
 
 /// Labels as they are stored and looked for: `team=legal`.
@@ -118,6 +135,8 @@ mod tests {
             ("a=b", "x"),
             ("team", "x\ny"),
             ("team", "<x>"),
+            // A vowel sign, which is no letter to AWS.
+            ("team", "\u{915}\u{93f}"),
         ] {
             assert_eq!(flaws(&labels(name, value)).len(), 1, "{name}={value}");
         }

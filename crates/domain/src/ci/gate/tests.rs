@@ -57,7 +57,7 @@ fn verdict(settings: &GateSettings, hours: &[f64], baseline: &Baseline) -> Judge
 
 #[test]
 fn one_that_is_eight_percent_dearer_regresses_and_says_by_how_much() {
-    let judged = verdict(&settings(), &[1.08], &like(&STEADY));
+    let judged = verdict(&settings(), &[1.08, 1.08], &like(&STEADY));
     assert_eq!(judged.verdict, Verdict::Regressed);
     let one = &judged.limits[0];
     let change = one.change.unwrap();
@@ -69,7 +69,7 @@ fn one_that_is_eight_percent_dearer_regresses_and_says_by_how_much() {
     // At two dollars an hour.
     assert!((one.measured.unwrap() - 2.16).abs() < 1e-9);
     assert!((one.baseline.unwrap() - 2.001).abs() < 0.001);
-    assert_eq!((one.trials, one.baseline_trials), (1, Some(6)));
+    assert_eq!((one.trials, one.baseline_trials), (2, Some(6)));
     assert!(!one.is_spread_assumed);
 }
 
@@ -91,7 +91,7 @@ fn fewer_tokens_a_second_are_worse() {
         limits: vec![limit(Measure::TokensPerSecond)],
         ..settings()
     };
-    let slower = verdict(&settings, &[1.08], &like(&STEADY));
+    let slower = verdict(&settings, &[1.08, 1.08], &like(&STEADY));
     assert_eq!(slower.verdict, Verdict::Regressed);
     assert!(slower.limits[0].change.unwrap().percent > 7.0);
     let faster = verdict(&settings, &[0.9], &like(&STEADY));
@@ -103,7 +103,7 @@ fn too_few_to_know_the_spread_leave_open_what_hosts_explain() {
     let judged = verdict(&settings(), &[1.04], &like(&[1.0]));
     assert_eq!(judged.verdict, Verdict::Inconclusive);
     assert!(judged.limits[0].is_spread_assumed && judged.is_worth_another);
-    let judged = verdict(&settings(), &[1.3], &like(&[1.0]));
+    let judged = verdict(&settings(), &[1.3, 1.3], &like(&[1.0]));
     assert_eq!(judged.verdict, Verdict::Regressed);
     // Nothing to compare with: another round would not help.
     let judged = verdict(&settings(), &[1.0], &Baseline::default());
@@ -116,7 +116,7 @@ fn a_number_stands_for_the_baseline() {
     let mut settings = settings();
     settings.limits[0].baseline = Some(2.0);
     assert_eq!(
-        verdict(&settings, &[1.2], &like(&STEADY)).verdict,
+        verdict(&settings, &[1.2, 1.2], &like(&STEADY)).verdict,
         Verdict::Regressed
     );
     let judged = verdict(&settings, &[1.0], &Baseline::default());
@@ -136,7 +136,7 @@ fn a_level_that_was_accepted_counts_at_once_and_the_spread_is_kept() {
     let judged = verdict(&settings(), &[1.1], &baseline);
     assert_eq!(judged.verdict, Verdict::Passed, "{judged:?}");
     assert_eq!(
-        verdict(&settings(), &[1.18], &baseline).verdict,
+        verdict(&settings(), &[1.18, 1.18], &baseline).verdict,
         Verdict::Regressed
     );
 }
@@ -214,7 +214,18 @@ fn what_was_not_measured_is_an_error_unless_the_race_has_stopped_it() {
     assert_eq!(of(&[], false), Verdict::Error);
     assert_eq!(of(&[reading(1.0)], true), Verdict::Error);
     assert_eq!(of(&[reading(1.0)], false), Verdict::Passed);
-    assert_eq!(of(&[reading(1.3)], true), Verdict::Regressed);
+    assert_eq!(of(&[reading(1.3), reading(1.3)], true), Verdict::Regressed);
+    // Cancelled or parked when one trial was worse: a person has stopped it, and nothing is begun.
+    let cancelled = judge(
+        Some(&settings()),
+        &[reading(1.3)],
+        vec![Unmeasured::cancelled()],
+        &like(&STEADY),
+    );
+    assert_eq!(
+        (cancelled.verdict, cancelled.is_worth_another),
+        (Verdict::Error, false)
+    );
     // Without a gate, what ran has passed.
     assert_eq!(
         judge(None, &[reading(1.0)], Vec::new(), &like(&[])).verdict,
@@ -238,24 +249,31 @@ fn what_is_merged_and_not_worse_becomes_the_baseline() {
     assert!(!accepts(Verdict::Passed, None, true));
 }
 
-/// What one trial shows, a second one confirms, or the machine was to blame.
+/// What one trial shows, a second one confirms, or the machine was to blame; however many are known of the baseline.
 #[test]
 fn a_regression_is_confirmed() {
-    let baseline = like(&STEADY);
-    let one = verdict(&settings(), &[1.12], &baseline);
-    assert_eq!(
-        (one.verdict, one.is_worth_another),
-        (Verdict::Regressed, true)
-    );
-    let both = verdict(&settings(), &[1.12, 1.11], &baseline);
-    assert_eq!(
-        (both.verdict, both.is_worth_another),
-        (Verdict::Regressed, false)
-    );
-    let machine = verdict(&settings(), &[1.12, 1.0], &baseline);
-    assert_eq!(
-        (machine.verdict, machine.is_worth_another),
-        (Verdict::Inconclusive, true)
+    let ten: Vec<f64> = STEADY
+        .into_iter()
+        .chain([1.001, 0.999, 1.0, 1.002])
+        .collect();
+    for baseline in [like(&STEADY), like(&ten)] {
+        let said = |hours: &[f64]| {
+            let judged = verdict(&settings(), hours, &baseline);
+            (judged.verdict, judged.is_worth_another)
+        };
+        assert_eq!(said(&[1.12]), (Verdict::Inconclusive, true));
+        assert_eq!(said(&[1.12, 1.11]), (Verdict::Regressed, false));
+        for machine in [&[1.12, 1.0][..], &[1.3, 1.01, 1.0]] {
+            assert_eq!(said(machine).0, Verdict::Inconclusive, "{machine:?}");
+        }
+    }
+    let alone = verdict(&settings(), &[1.12], &like(&ten));
+    assert!(
+        alone
+            .summary()
+            .ends_with("than 10 earlier, in one trial alone"),
+        "{}",
+        alone.summary()
     );
 }
 
@@ -382,7 +400,7 @@ fn what_is_never_reported_is_an_error() {
         said.contains("no trial has reported validation_loss"),
         "{said}"
     );
-    let dearer = verdict(&gate, &[1.2], &like(&STEADY));
+    let dearer = verdict(&gate, &[1.2, 1.2], &like(&STEADY));
     assert_eq!(dearer.verdict, Verdict::Regressed);
 }
 
@@ -405,8 +423,8 @@ fn a_verdict_is_said_in_one_line() {
     gate.limits.push(limit(Measure::TokensPerSecond));
     let said = |hours: &[f64], baseline: &Baseline| verdict(&gate, hours, baseline).summary();
     assert_eq!(
-        said(&[1.08], &like(&STEADY)),
-        "regressed: g5: $2.1600 per million tokens, 7.9 % dearer [+6.9, +9.0] than 6 earlier"
+        said(&[1.08, 1.08], &like(&STEADY)),
+        "regressed: g5: $2.1600 per million tokens, 7.9 % dearer [+7.3, +8.6] than 6 earlier"
     );
     assert_eq!(
         said(&[1.0], &like(&STEADY)),
