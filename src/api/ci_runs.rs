@@ -27,7 +27,8 @@ pub struct CiRunView {
     pub reference: Option<String>,
     pub branch: Option<String>,
     pub pull_request: Option<u64>,
-    /// Of the image that all its trials run, once it was found in ECR; null of one that is not there yet, or not in ECR.
+    /// Digest of the image that all its trials run, once ECR has told it; null while it is not there yet, where it is not in
+    /// ECR, where the image was named by its digest, and without the right to ask (`ecr:BatchGetImage`): then the tag is sent.
     #[serde(default)]
     pub image_digest: Option<String>,
     /// One for each round: an inconclusive commit is measured again.

@@ -79,7 +79,7 @@ pub struct NewGithubApp {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CommitStatusOfRun {
     pub state: DeliveryState,
-    /// Of what is to be shown now.
+    /// Attempts to send the current state.
     pub attempts: u32,
     /// When the host took the last one.
     pub told_at: Option<DateTime<Utc>>,

@@ -58,7 +58,7 @@ pub struct ExperimentView {
 /// What is to be changed of an experiment; what is absent stays.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExperimentChange {
-    /// More than what is spent and reserved.
+    /// At least what is spent and reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_usd: Option<Usd>,
     /// Of its waiting trials, -100 to 100.

@@ -22,7 +22,7 @@ async fn put(app: &App, caller: Caller, id: ExperimentId, how: PutAway) -> Resul
         Away::Absent => Err(no_such(id)),
         Away::Running => Err(Problem::conflict(
             "not_over",
-            "the experiment is not over: cancel it first (POST /v1/experiments/{experiment_id}/cancel)",
+            "the experiment has not ended: wait for its end, or cancel it (POST /v1/experiments/{experiment_id}/cancel)",
         )),
         Away::PartOfMore => Err(Problem::conflict(
             "part_of_more",
@@ -43,7 +43,7 @@ async fn shown(
 
 /// Archive an experiment
 ///
-/// Lists leave it out, unless they ask for `archived=true`. One that is over; safe to repeat.
+/// Lists leave it out, unless they ask for `archived=true`. Possible once it has ended; safe to repeat.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/archive", operation_id = "archiveExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "Archived", body = ExperimentView), Problems))]
@@ -86,7 +86,7 @@ pub(super) async fn delete(
 
 /// Restore a deleted experiment
 ///
-/// For 30 days.
+/// Possible for 30 days after its deletion; `GET /v1/experiments?deleted=true` lists what can be restored.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/restore", operation_id = "restoreExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "Restored", body = ExperimentView), Problems))]

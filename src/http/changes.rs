@@ -22,9 +22,10 @@ const DEADLINE_HOURS_MAX: u32 = 8760;
 
 /// Change an experiment
 ///
-/// Its labels, at any time; they replace those that it has. Of one that runs: its budget, up or down to what is spent and reserved; its priority; how long its trials wait for capacity. Trials that
-/// wait for the budget are tried again at once; one that was refused for it needs a new experiment. With `If-Match`, the `revision` that the change is based on, it is refused
-/// if somebody else has changed the experiment since.
+/// Labels can be changed at any time, and the budget unless it was cancelled; while it runs, also the priority, and how
+/// long its trials wait for capacity. The budget goes no lower than what is spent and reserved. Trials that wait for it are
+/// tried again at once; one that was refused for it can be retried. With `If-Match`, the `revision` that the change is
+/// based on, it is refused if somebody else has changed the experiment since.
 #[utoipa::path(patch, path = "/v1/experiments/{experiment_id}", operation_id = "changeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), ("If-Match" = Option<String>, Header, description = "The revision, in quotes")),
     request_body = ExperimentChange,
@@ -60,7 +61,7 @@ pub(super) async fn change(
         }
         Changed::Over => Err(Problem::conflict(
             "not_running",
-            "the experiment is over, or being cancelled",
+            "the experiment has ended, or is being cancelled: labels can still be changed, and the budget if it was not cancelled",
         )),
         Changed::Since(revision) => Err(Problem::changed_since(format!(
             "the experiment has revision {revision} now; read it, and decide again"

@@ -253,10 +253,10 @@ pub(super) async fn set(
 
 /// Get a CI template's commit status
 ///
-/// Whom its runs are told to; never with what.
+/// Where statuses of its runs are sent; credentials are never returned.
 #[utoipa::path(get, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "getCommitStatus", tag = "webhooks",
     params(("template_id" = TemplateId, Path)),
-    responses((status = 200, description = "Whom its runs are told to", body = CommitStatusTarget), Problems))]
+    responses((status = 200, description = "Where statuses are sent", body = CommitStatusTarget), Problems))]
 pub(super) async fn get(
     State(app): State<App>,
     caller: Caller,
@@ -270,13 +270,14 @@ pub(super) async fn get(
 
 fn none_set(id: TemplateId) -> Problem {
     Problem::not_found(format!(
-        "the template {id} tells nobody of its runs: PUT /v1/ci-templates/{id}/commit-status"
+        "the template {id} has no commit status: set one with PUT /v1/ci-templates/{id}/commit-status"
     ))
 }
 
 /// Delete a CI template's commit status
 ///
-/// Its runs are told to nobody any more, and the credentials are forgotten.
+/// No more statuses are sent, and the credentials are forgotten at once: runs under way stay pending at the host. A template
+/// that is deleted still reports its runs under way.
 #[utoipa::path(delete, path = "/v1/ci-templates/{template_id}/commit-status", operation_id = "deleteCommitStatus", tag = "webhooks",
     params(("template_id" = TemplateId, Path)),
     responses((status = 204, description = "Deleted"), Problems))]
@@ -294,7 +295,7 @@ pub(super) async fn delete(
 
 /// Send a CI run's commit status again
 ///
-/// As the run is now, and for a day.
+/// Sends the run's current state; it is retried for a day.
 #[utoipa::path(post, path = "/v1/ci-runs/{run_id}/commit-status", operation_id = "sendCommitStatus", tag = "webhooks",
     params(("run_id" = CiRunId, Path)),
     responses((status = 202, description = "It is on its way", body = CiRunView), Problems))]

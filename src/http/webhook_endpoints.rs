@@ -334,7 +334,7 @@ pub(super) struct DeliveriesParams {
 
 /// List deliveries
 ///
-/// Those of the newest events first.
+/// Those of the newest events first; they are deleted 30 days after they end.
 #[utoipa::path(get, path = "/v1/webhook-endpoints/{endpoint_id}/deliveries", operation_id = "listWebhookDeliveries", tag = "webhooks",
     params(("endpoint_id" = WebhookEndpointId, Path), DeliveriesParams),
     responses((status = 200, description = "One page", body = Page<DeliveryView>), Problems))]

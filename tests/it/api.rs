@@ -7,6 +7,7 @@ use bakeoff::api::page::Page;
 use bakeoff::api::plans::PreviewView;
 use bakeoff::auth::keys::Role;
 use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::price::PriceStatus;
 use chrono::TimeDelta;
 use futures::StreamExt;
@@ -509,4 +510,22 @@ async fn what_the_client_has_already_is_not_sent_again(pool: PgPool) {
     assert!(
         changed.status() == StatusCode::OK && changed.headers()["etag"].to_str().unwrap() != tag
     );
+}
+
+/// Values of enums are documented as they are sent: a client that is made from the document must understand the service.
+#[test]
+fn the_document_names_values_as_they_are_sent() {
+    let document: Value = serde_json::from_str(include_str!("../../openapi/bakeoff.json")).unwrap();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let values = |schema: &Value| schema["enum"].as_array().cloned().unwrap_or_default();
+    let mut found = 0;
+    for (name, schema) in schemas {
+        for value in values(schema).iter().filter_map(Value::as_str) {
+            found += 1;
+            assert!(!value.starts_with(char::is_uppercase), "{name}: {value}");
+        }
+    }
+    assert!(found > 100, "{found}");
+    let states: Vec<&str> = TrialState::ALL.iter().map(|one| one.as_str()).collect();
+    assert_eq!(json!(states), schemas["TrialState"]["enum"]);
 }

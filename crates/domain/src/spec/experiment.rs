@@ -174,7 +174,7 @@ pub struct ExperimentSpec {
     /// Assumptions about hardware, prices, sizes and speeds, checked by the linter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
-    /// By which it is found again, at most 20; its jobs carry them as tags.
+    /// Labels to find it by, at most 20; its jobs carry them as tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Free-form notes kept with the experiment: its purpose, what was corrected.

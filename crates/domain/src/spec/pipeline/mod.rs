@@ -28,7 +28,7 @@ pub struct PipelineSpec {
     pub output_s3_uri: String,
     /// Hard cap on what all steps may spend together.
     pub budget_usd: Usd,
-    /// By which its experiments are found again, at most 20; its jobs carry them as tags.
+    /// Labels to find its comparisons by, at most 20; all its jobs carry them as tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// 1 to 50 steps.
