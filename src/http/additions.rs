@@ -124,8 +124,9 @@ async fn add(
     spec.stopping_policy.get_or_insert(StoppingPolicy::Full);
     let written = spec.budget_usd;
     // What is left of it: a trial that can never be paid for is refused now.
-    spec.budget_usd = experiment.budget_usd - experiment.settled_usd;
-    if spec.budget_usd <= Usd::ZERO {
+    let left = experiment.budget_usd - experiment.settled_usd;
+    spec.budget_usd = left;
+    if left <= Usd::ZERO {
         return Err(Problem::conflict(
             "budget_spent",
             format!(
@@ -137,7 +138,7 @@ async fn add(
     let loaded = intake::load(app, caller.project, spec).await?;
     let is_retry = change.retry_of.is_some();
     let more = aside(move || loaded.more(index, is_retry, is_wanted)).await?;
-    let more = more.map_err(|findings| refused(&findings, index))?;
+    let more = more.map_err(|findings| refused(&findings, index, left))?;
     let More {
         mut spec,
         findings: own,
@@ -165,13 +166,14 @@ async fn add(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-/// Findings at pointers into the body, which is the candidate, not the experiment.
-fn refused(findings: &[Finding], index: usize) -> Problem {
+/// Findings at pointers into the body, which is the candidate, not the experiment. `left`: of the budget.
+fn refused(findings: &[Finding], index: usize, left: Usd) -> Problem {
     let own = format!("/candidates/{index}");
     let errors = findings.iter().map(|finding| {
         let mut error = FieldError::from(finding);
         if finding.rule == BUDGET_BELOW_TRIAL {
-            error.detail = format!("{}, in what is left of the budget", error.detail);
+            error.detail =
+                format!("one trial may cost more than the {left} that are left of the budget");
             RAISE.clone_into(&mut error.fix);
         }
         let pointer = error.pointer.strip_prefix(&own).map(str::to_owned);
@@ -190,12 +192,15 @@ fn problem(added: Added) -> Option<Problem> {
             "not_running",
             "the experiment was cancelled or deleted: start another one",
         ),
-        Added::Since(revision) => Problem::conflict(
-            "changed-meanwhile",
-            format!(
-                "the experiment was changed meanwhile, and has revision {revision} now: try again"
-            ),
-        ),
+        Added::Since(revision) => Problem {
+            retryable: true,
+            ..Problem::conflict(
+                "changed_meanwhile",
+                format!(
+                    "the experiment was changed meanwhile, and has revision {revision} now: try again"
+                ),
+            )
+        },
         Added::Fixed(Fixed::Pipeline) => Problem::conflict(
             "of_a_pipeline",
             "it is the work of a pipeline's step: POST /v1/pipelines/{pipeline_id}/resume does failed steps once more",

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ci::commit_status::{CodeHost, StatusTarget};
+use bakeoff_domain::embedded;
 use bakeoff_domain::ids::{CiRunId, TemplateId};
 use regex::Regex;
 
@@ -30,14 +31,12 @@ const URL_MAX: usize = 2000;
 /// Characters of a token, and of a key.
 const SECRET_MAX: usize = 16_000;
 
-#[expect(clippy::expect_used, reason = "a constant, tested")]
-static GITHUB: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}$").expect("a pattern")
-});
-#[expect(clippy::expect_used, reason = "a constant, tested")]
+static GITHUB: LazyLock<Regex> =
+    LazyLock::new(|| embedded::pattern("[A-Za-z0-9][A-Za-z0-9-]{0,99}/[A-Za-z0-9._-]{1,100}"));
 static GITLAB: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^([0-9]{1,18}|[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){1,10})$")
-        .expect("a pattern")
+    embedded::pattern(
+        "[0-9]{1,18}|[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){1,10}",
+    )
 });
 
 fn wrong(pointer: &str, detail: impl Into<String>, fix: &str) -> FieldError {
@@ -149,9 +148,13 @@ fn flaws(new: &NewCommitStatusTarget, context: &str) -> Vec<FieldError> {
 /// A target as it is wanted, and with what.
 struct Wanted {
     target: StatusTarget,
-    /// New credentials, or else those that are stored.
-    given: Option<Credentials>,
-    kept: Option<StoredTarget>,
+    with: With,
+}
+
+enum With {
+    New(Credentials),
+    /// What is stored for the same host and address.
+    Kept(StoredTarget),
 }
 
 /// What is wanted, if nothing is wrong with it.
@@ -171,20 +174,21 @@ fn wanted(
     let given = credentials(&new, &mut errors);
     let kept = earlier
         .filter(|earlier| earlier.target.host == new.host && earlier.target.api_url == api_url);
-    if given.is_none() && kept.is_none() && errors.is_empty() {
+    let with = given.map(With::New).or(kept.map(With::Kept));
+    if with.is_none() && errors.is_empty() {
         errors.push(wrong(
             "/token",
             "is missing: none is stored for this host and address",
             "give a token, or an app",
         ));
     }
-    if !errors.is_empty() {
+    let Some(with) = with.filter(|_| errors.is_empty()) else {
         return Err(Problem::invalid(errors));
-    }
-    let is_app = given.as_ref().map_or_else(
-        || kept.as_ref().is_some_and(|kept| kept.target.is_app),
-        |given| matches!(given, Credentials::App { .. }),
-    );
+    };
+    let is_app = match &with {
+        With::New(given) => matches!(given, Credentials::App { .. }),
+        With::Kept(kept) => kept.target.is_app,
+    };
     let target = StatusTarget {
         host: new.host,
         api_url,
@@ -193,11 +197,7 @@ fn wanted(
         is_app,
         comments: new.comments,
     };
-    Ok(Wanted {
-        target,
-        given,
-        kept,
-    })
+    Ok(Wanted { target, with })
 }
 
 /// Set a CI template's commit status
@@ -216,14 +216,10 @@ pub(super) async fn set(
     let template = app.store.template_version(caller.project, id, None).await?;
     let template = template.ok_or_else(|| no_such(id))?;
     let earlier = app.store.status_target(caller.project, id).await?;
-    let Wanted {
-        target,
-        given,
-        kept,
-    } = wanted(&app, new, &template.name, earlier)?;
+    let Wanted { target, with } = wanted(&app, new, &template.name, earlier)?;
     let now = app.clock.now();
-    let (sealed_credentials, credentials_set_at) = match (given, kept) {
-        (Some(given), _) => {
+    let (sealed_credentials, credentials_set_at) = match with {
+        With::New(given) => {
             let sealed = given.seal(&app.settings.secret_key, id, &target);
             let sealed = sealed.map_err(|error| {
                 tracing::error!(%error, "credentials cannot be written");
@@ -231,8 +227,7 @@ pub(super) async fn set(
             })?;
             (sealed, now)
         }
-        (None, Some(kept)) => (kept.sealed_credentials, kept.credentials_set_at),
-        (None, None) => (Vec::new(), now),
+        With::Kept(kept) => (kept.sealed_credentials, kept.credentials_set_at),
     };
     let stored = StoredTarget {
         target,

@@ -22,7 +22,7 @@ use crate::{ci_report, crash};
 
 /// Statuses that are sent at the same time.
 const AT_ONCE: usize = 8;
-/// How long a claim is held: longer than its four requests may take, a quarter of a minute each.
+/// How long a claim is held: longer than its five requests may take, a quarter of a minute each.
 const HOLD: TimeDelta = TimeDelta::minutes(3);
 /// A process that was held up for so long, all in all, sends nothing more: another one may have sent something newer.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -77,7 +77,7 @@ async fn show(app: &App, claimed: &ClaimedStatus) -> Result<(), StoreError> {
         .await
 }
 
-/// Sends a run's state, and its report; returns what comes of it, and the check run that shows it now.
+/// Sends a run's state, and its report; returns what comes of it, and the number of what shows it now.
 async fn tried(
     app: &App,
     claimed: &ClaimedStatus,
@@ -167,8 +167,7 @@ fn held_up(app: &App) -> Outcome {
     }
 }
 
-/// A run as a host is told of it.
-/// `shown_in`: its merge request, if another event has told of it.
+/// A run as a host is told of it. `shown_in`: its merge request, if another event has told of it.
 fn told(run: CiRun, shown_in: Option<u64>) -> Told {
     let pull_request = run.pull_request.or(shown_in);
     let view = CiRunView::from(run);
