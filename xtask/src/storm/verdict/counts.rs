@@ -25,7 +25,7 @@ const ARRIVAL_MAX: Duration = Duration::from_secs(3);
 /// A pool is judged if replicas could act in this part of the time that it is kept, one in so many:
 /// nine seconds here, of which two listings and two calls are enough to end it.
 const ATTENDED_PART: i32 = 2;
-/// How long others may need to take over what a frozen replica has.
+/// How long others may need to take over what a frozen or killed replica has.
 const TAKEOVER_MAX: Duration = Duration::from_secs(6);
 
 /// Checks that every job that existed when its experiment was cancelled, or was created later,
@@ -351,8 +351,8 @@ type Span = (DateTime<Utc>, DateTime<Utc>);
 
 /// The spans in which no replica may have been able to end a pool: Postgres was down, connections
 /// were silent, the credentials belonged to another account, no replica could run, or the one that
-/// had the pool stood still. Another must take over from that one in time, unless it stands still
-/// too.
+/// had the pool was killed or stood still. Another, or the one that is started in its place, must
+/// take over from that one in time, unless it stands still too.
 fn unattended(stage: &Stage, ground: &Ground) -> Vec<Span> {
     let outages = ground
         .outages
@@ -369,10 +369,15 @@ fn unattended(stage: &Stage, ground: &Ground) -> Vec<Span> {
         };
         (freeze.from, to)
     });
+    let deaths = stage
+        .deaths
+        .iter()
+        .map(|death| (death.at, death.at + TAKEOVER_MAX));
     let mut spans: Vec<Span> = stage
         .hindrances()
         .chain(outages)
         .chain(freezes)
+        .chain(deaths)
         .chain(all_frozen(&stage.freezes, stage.replicas.len()))
         .map(|(from, to)| (from.into(), to.into()))
         .collect();
