@@ -174,8 +174,14 @@ async fn create(app: &App, package: &ModelPackage) -> Result<ObservedPackage, No
         hold(app, package).await?;
         created = aws.create_model_package(request).await;
     }
+    let arn = created.map_err(|error| Refused {
+        // There was a group a moment ago: it is not visible everywhere yet, or the credentials have become another
+        // account's. The next try looks first, and confirms the account.
+        may_exist: decide::lacks_group(&error),
+        ..refused("CreateModelPackage")(error)
+    })?;
     Ok(ObservedPackage {
-        arn: created.map_err(refused("CreateModelPackage"))?,
+        arn,
         approval: request.approval,
         metadata: request.metadata.clone(),
     })

@@ -213,6 +213,29 @@ async fn approval_reaches_sagemaker_and_is_not_taken_back(pool: PgPool) {
     assert_eq!(read(&test, &package).await.approval, Approval::Rejected);
 }
 
+/// SageMaker may not find a group everywhere as soon as it is made; nor does it where the credentials have become
+/// another account's since the group was made.
+#[sqlx::test(migrations = false)]
+async fn a_group_that_is_not_found_yet_is_waited_for(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let trials = trained(&test, 1).await;
+    test.region_post("/_sim/faults", &json!({"late_group": 1.0}))
+        .await;
+    let (_, package) = register(&test, &asked(&trials[0])).await;
+    registrar::tick(&test.app).await.unwrap();
+    let waiting = read(&test, &package).await;
+    assert_eq!(waiting.state, RegistryState::Registering, "{waiting:?}");
+    let reason = waiting.reason.unwrap();
+    assert!(
+        reason.starts_with("CreateModelPackage: not found"),
+        "{reason}"
+    );
+    work(&test).await;
+    let shown = read(&test, &package).await;
+    assert_eq!(shown.state, RegistryState::Registered, "{shown:?}");
+    assert_eq!(packages(&test).await.len(), 1);
+}
+
 /// Answers are lost, calls are throttled, a process dies between the create and the record: one version.
 #[sqlx::test(migrations = false)]
 async fn a_lost_answer_or_a_crash_leaves_one_version(pool: PgPool) {

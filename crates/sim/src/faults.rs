@@ -22,6 +22,9 @@ pub(crate) struct Faults {
     /// after.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) forgotten_token: f64,
+    /// Share of new model package groups that the next CreateModelPackage does not find yet.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) late_group: f64,
     /// Share of CreateTrainingJob calls with a name already in use that are answered with
     /// AccessDeniedException, as after a change of permissions.
     #[arg(long, default_value_t = 0.0)]

@@ -31,6 +31,8 @@ pub(crate) struct Package {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     groups: BTreeSet<(String, String)>,
+    /// Groups that the next CreateModelPackage does not find yet.
+    late_groups: BTreeSet<(String, String)>,
     packages: BTreeMap<String, Vec<Package>>,
     /// ARNs by account and client token.
     tokens: BTreeMap<(String, String), String>,
@@ -92,6 +94,12 @@ impl Registry {
         Ok(json!({ "ModelPackageGroupArn": arn }))
     }
 
+    /// Hides a group from the next CreateModelPackage.
+    pub(crate) fn delay_group(&mut self, call: Call<'_>) {
+        let group = call.text("ModelPackageGroupName").to_owned();
+        self.late_groups.insert((call.account.to_owned(), group));
+    }
+
     pub(crate) fn forget_tokens(&mut self) {
         self.tokens.clear();
     }
@@ -106,7 +114,7 @@ impl Registry {
         }
         check(call.body)?;
         let key = (call.account.to_owned(), group.clone());
-        if !self.groups.contains(&key) {
+        if !self.groups.contains(&key) || self.late_groups.remove(&key) {
             return Err(no_group());
         }
         let token = (call.account.to_owned(), call.text("ClientToken").to_owned());

@@ -234,7 +234,7 @@ pub(super) fn judge(
             .push("not everything ended in time".to_owned());
     }
     count_duplicates(jobs, &mut verdict);
-    count_orphans(jobs, &booked, plan.is_quiet, &mut verdict);
+    count_orphans(jobs, &booked, plan, &mut verdict);
     if is_over {
         count_at_rest(stage, &url, plan, client, &mut verdict)?;
         count_endpoints(&record, &mut verdict);
@@ -430,10 +430,10 @@ fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {
 fn count_orphans(
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
-    is_quiet: bool,
+    plan: &Plan,
     verdict: &mut Verdict,
 ) {
-    let tolerance = if is_quiet { CENT } else { ROUNDING };
+    let tolerance = if plan.is_quiet { CENT } else { ROUNDING };
     for job in jobs {
         let known = booked.get(&text(&job["attempt"]));
         if job["ended_at"].is_null() {
@@ -442,10 +442,11 @@ fn count_orphans(
         } else if let Some(ours) = known {
             let bill = billed(job);
             // Nobody tells when an endpoint was deleted: if it was gone before anybody looked, it is booked until
-            // its deletion was asked for, and says that it is an estimate.
+            // its deletion was asked for, and says that it is an estimate: by the service's own clock, which says
+            // nothing if it is hours off.
             let is_bounded = job["kind"] == "endpoint"
                 && ours.is_estimated
-                && (ours.usd - bill).abs() <= ESTIMATE;
+                && (plan.is_clock_off || (ours.usd - bill).abs() <= ESTIMATE);
             if (bill - ours.usd).abs() > tolerance && !is_bounded {
                 verdict.orphans += 1;
                 verdict.notes.push(format!(

@@ -142,7 +142,7 @@ pub struct Refused {
     pub what: &'static str,
     /// The right that it needs.
     pub permission: String,
-    /// Whether the package may exist all the same: then no refusal is the end.
+    /// Whether the package may exist all the same, or yet: then no refusal is the end.
     pub may_exist: bool,
 }
 

@@ -90,9 +90,14 @@ fn registry(
     };
     let forgets = operation == "CreateModelPackage"
         && world.happens(world.faults.forgotten_token, "forgotten_token");
+    let is_late = operation == "CreateModelPackageGroup"
+        && world.happens(world.faults.late_group, "late_group");
     let registry = &mut world.registry;
     if forgets {
         registry.forget_tokens();
+    }
+    if is_late {
+        registry.delay_group(call);
     }
     let answer = match operation {
         "CreateModelPackageGroup" => registry.create_group(call),
