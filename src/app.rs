@@ -58,6 +58,10 @@ pub struct Settings {
     pub points_kept: Option<TimeDelta>,
     /// Key for deriving the secrets that are not stored (CI webhooks, push tokens).
     pub secret_key: [u8; 32],
+    /// Role under which EventBridge Scheduler ends what SageMaker never ends; with `None` no end is scheduled.
+    pub scheduler_role_arn: Option<String>,
+    /// Whether nothing is created that has no end at AWS.
+    pub require_scheduled_end: bool,
     /// URL where training jobs reach this service; with `None` they get no URL or token.
     pub public_url: Option<String>,
 }

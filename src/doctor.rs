@@ -7,8 +7,10 @@ use bakeoff_domain::doctor::questions::{
     Answered, Question, principal_of, questions_of_pass_role, questions_of_role,
     questions_of_service, role_name,
 };
+use bakeoff_domain::doctor::scheduled_ends::{questions_of_scheduler_role, questions_of_schedules};
 use bakeoff_domain::doctor::{
-    AwsFound, BucketFound, Caller, DatabaseFound, Found, PriceFound, S3Place, Wanted,
+    AwsFound, BucketFound, Caller, DatabaseFound, Found, PriceFound, S3Place, SchedulesFound,
+    Wanted,
 };
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::price;
@@ -47,6 +49,7 @@ pub async fn look(
         account: place.aws.account(),
         at_aws,
         prices,
+        requires_scheduled_end: app.settings.require_scheduled_end,
     })
 }
 
@@ -117,8 +120,9 @@ async fn at_aws(app: &App, place: &Place, wanted: &Wanted, caller: &Caller) -> A
     let aws = &*place.aws;
     let installation = &app.settings.installation;
     let now = app.clock.now();
-    let (rights, role, buckets, image, quotas, reads) = tokio::join!(
+    let (rights, schedules, role, buckets, image, quotas, reads) = tokio::join!(
         rights(aws, wanted, caller, installation),
+        schedules(app, aws, &wanted.region, caller),
         async {
             let arn = wanted.role_arn.as_deref()?;
             Some(aws.role(role_name(arn)).await)
@@ -142,6 +146,7 @@ async fn at_aws(app: &App, place: &Place, wanted: &Wanted, caller: &Caller) -> A
         own_jobs: rights.own_jobs,
         pass_role: rights.pass_role,
         role_permissions: rights.role_permissions,
+        schedules,
         job_list: reads.job_list,
         role,
         buckets,
@@ -180,6 +185,24 @@ async fn rights(aws: &Aws, wanted: &Wanted, caller: &Caller, installation: &str)
         pass_role: Some(of_service(questions_of_pass_role(role)).await),
         role_permissions: Some(ask(aws, role, &questions_of_role(wanted)).await),
     }
+}
+
+/// Asks IAM about the role that ends what SageMaker never ends.
+async fn schedules(app: &App, aws: &Aws, region: &str, caller: &Caller) -> Option<SchedulesFound> {
+    let role_arn = app.settings.scheduler_role_arn.as_ref()?;
+    let installation = &app.settings.installation;
+    let own = questions_of_schedules(role_arn, region, caller, installation);
+    let rights = match principal_arn(aws, caller).await {
+        Ok(principal) => ask(aws, &principal, &own).await,
+        Err(error) => Err(error),
+    };
+    let of_role = questions_of_scheduler_role(role_arn, region, installation);
+    Some(SchedulesFound {
+        role_arn: role_arn.clone(),
+        role: aws.role(role_name(role_arn)).await,
+        rights,
+        role_permissions: ask(aws, role_arn, &of_role).await,
+    })
 }
 
 /// The whole ARN of the principal behind the credentials: a role's session does not tell its path.

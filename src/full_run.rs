@@ -70,14 +70,8 @@ pub async fn load(
         "/candidate",
         "name a ranked candidate, and its purchase_option",
     ))?;
-    let all = of_all_tokens(app, experiment, row, now).await?;
-    if run.candidate.is_none() && all.as_ref().is_some_and(|row| !row.feasible) {
-        return Err(unknown("/candidate", "name it, if its script stops at the loss")(
-            "up to its loss it keeps to the full run's budget and deadline, and with all tokens it does not"
-                .to_owned(),
-        ));
-    }
-    let row = &full_run::while_training(all.as_ref().unwrap_or(row));
+    let tokens = read::full_run_tokens(&app.store, experiment, now).await?;
+    let row = &full_run::while_training(row);
     let trial = read::trial_behind(&app.store, experiment, row, now).await?;
     let Some((outcome, request)) = trial else {
         return Err(NoFullRun::NotNow(
@@ -99,7 +93,7 @@ pub async fn load(
     let has_place = request.checkpoint.is_some();
     let begins = beginning(app, experiment, row, &outcome, has_place, run, purpose).await?;
     let of = begins.of;
-    let spec = full_run::spec(experiment.resolved.spec(), row, run);
+    let spec = full_run::spec(experiment.resolved.spec(), row, run, tokens);
     full_run::is_long_enough(&of, spec.max_runtime_seconds).map_err(unknown(
         "/max_runtime_seconds",
         "give it more time, or choose a faster candidate",
@@ -224,25 +218,6 @@ async fn chosen(
         return Err(unknown("/checkpoint", "copy it first")(detail));
     }
     Ok(Some(found))
-}
-
-/// A row as projected for all tokens, where the answer is for those up to a loss: the run is only over
-/// there if its script ends.
-async fn of_all_tokens(
-    app: &App,
-    experiment: &Experiment,
-    row: &Ranked,
-    now: DateTime<Utc>,
-) -> Result<Option<Ranked>, NoFullRun> {
-    let total = experiment.resolved.workload().total_tokens;
-    if row.projected_tokens.is_none_or(|tokens| tokens >= total) {
-        return Ok(None);
-    }
-    let answer = read::recommendation_for_all_tokens(&app.store, experiment, now).await?;
-    let option = Some(row.purchase_option);
-    let chosen = full_run::choose(&answer, Some(&row.candidate), option);
-    let chosen = chosen.map_err(unknown("/candidate", "name a ranked candidate"))?;
-    Ok(Some(chosen.clone()))
 }
 
 fn is_ready(experiment: &Experiment) -> Result<(), NoFullRun> {

@@ -391,6 +391,13 @@ fn of_another_type(index: usize, stored: &StoredProfile, used: &str) -> Finding 
     ))
 }
 
+/// The least that any trial that starts may cost.
+pub fn least_usd(trials: &[(TrialId, TrialPlan)]) -> Usd {
+    let starting = trials.iter().filter(|(_, plan)| plan.starts());
+    let worst = starting.filter_map(|(_, plan)| Some(plan.worst_case?.total_usd));
+    worst.min().unwrap_or_default()
+}
+
 impl Prepared {
     /// The API's answer.
     pub fn view(&self) -> CreatedExperiment {
@@ -414,6 +421,11 @@ impl Prepared {
                 })
                 .collect(),
         }
+    }
+
+    /// The least that any of its trials may cost: with less, none can start.
+    pub fn least_usd(&self) -> Usd {
+        least_usd(&self.trials)
     }
 
     /// As it is written.

@@ -2,18 +2,21 @@
 //! that has completed puts out is in [`put_out`]. Starting and ending steps is the conductor's matter
 //! ([`crate::tasks::conductor`]).
 
+mod body;
 pub mod early;
+pub mod purchase;
 pub mod put_out;
+pub mod worst_case;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::decide::Means;
 use bakeoff_domain::pipeline::processing::{self, Surroundings};
-use bakeoff_domain::pipeline::reference::{self, Unresolved};
+use bakeoff_domain::pipeline::reference::Unresolved;
 use bakeoff_domain::pipeline::{Flaw, StepKind, tuning};
+use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::spec::ExperimentSpec;
@@ -23,21 +26,21 @@ use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{ProcessingSpec, StepSpec};
 use bakeoff_planner::plan::{StepJob, TrialPlan};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use utoipa::ToSchema;
 
+use self::body::Body;
 use crate::api::model_packages::RegisterModel;
 use crate::app::App;
 use crate::full_run::{self, NoFullRun, Purpose};
+use crate::ids;
 use crate::intake::{self, Loaded, Prepared};
 use crate::model_packages::{self, NotRegistrable};
 use crate::serving::{self, Around, NotServable, Priced, ReadyEndpoint};
 use crate::store::StoreError;
 use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
 use crate::store::model_packages::NewPackage;
+use crate::store::money::caps::Purchase;
 use crate::store::pipelines::{Pipeline, StepWork};
-use crate::{document, ids};
 
 /// What a step begins. Nothing of it is written yet.
 #[derive(Debug)]
@@ -200,56 +203,14 @@ impl From<NotRegistrable> for NotReady {
     }
 }
 
-/// A step's body with what its references stand for.
-struct Body {
-    value: Value,
-    /// Where nothing but a reference stood.
-    references: BTreeSet<String>,
-}
-
-impl Body {
-    fn of(body: &Value, outputs: &BTreeMap<String, Value>) -> Result<Self, NotReady> {
-        let (references, _) = reference::find(body);
-        Ok(Self {
-            value: reference::resolve(body, outputs)?,
-            references: references.into_iter().map(|one| one.pointer).collect(),
-        })
-    }
-
-    /// The body as its type. A number that a reference stands for is a text where a text belongs, such as among
-    /// the words of a command.
-    fn parsed<T: DeserializeOwned + ToSchema>(mut self) -> Result<T, NotReady> {
-        for _ in 0..self.references.len() {
-            let (Err(finding), _) = document::read::<T>(&self.value) else {
-                break;
-            };
-            let is_reference = self.references.contains(&finding.pointer);
-            let there = self.value.pointer_mut(&finding.pointer);
-            let number =
-                there.filter(|there| is_reference && (there.is_number() || there.is_boolean()));
-            let Some(there) = number else { break };
-            *there = Value::String(there.to_string());
-        }
-        parsed(&self.value)
-    }
-}
-
-/// A body of which every member is known by now.
-fn parsed<T: DeserializeOwned + ToSchema>(body: &Value) -> Result<T, NotReady> {
-    let (value, other) = document::read::<T>(body);
-    let told = |finding: &Finding| format!("{} {}", finding.pointer, finding.message);
-    if let Some(finding) = other.first() {
-        return Err(NotReady::Never(told(finding)));
-    }
-    value.map_err(|finding| NotReady::Never(told(&finding)))
-}
-
-/// What a step would begin, given what those before it have put out.
+/// What a step would begin, given what those before it have put out. `row`: of the answer whose full run it is, where
+/// the step names none.
 pub async fn prepare(
     app: &App,
     pipeline: &Pipeline,
     step: &StepSpec,
     outputs: &BTreeMap<String, Value>,
+    row: Option<&Ranked>,
     means: Means,
 ) -> Result<Ready, NotReady> {
     let Some((kind, body)) = step.bodies().into_iter().next() else {
@@ -276,7 +237,7 @@ pub async fn prepare(
             let loaded = intake::load(app, pipeline.project_id, spec).await?;
             planned(loaded).await
         }
-        StepKind::FullRun => full_run(app, pipeline, body, means).await,
+        StepKind::FullRun => full_run(app, pipeline, body, row, means).await,
         StepKind::Model => model(app, pipeline, body.parsed()?).await,
         StepKind::Tuning => tuning(app, pipeline, step, body.parsed()?, means).await,
         StepKind::Transform => {
@@ -337,7 +298,7 @@ async fn jobs_of(
     }
     Ok(ReadyJob {
         experiment_id: ExperimentId(ids::fresh()),
-        budget_usd: budget(app, worst_usd, means)?,
+        budget_usd: budget(app, pipeline, Purchase::Experiment, worst_usd, means).await?,
         trials,
         fingerprint: None,
     })
@@ -378,7 +339,8 @@ async fn endpoint(
     let (name, owner) = (step.name.clone(), format!("pipeline {}", pipeline.name));
     let around = around(pipeline, &folder);
     let ready = serving::endpoint(app, around, spec, name, owner).await?;
-    let budget_usd = budget(app, ready.worst_usd, means)?;
+    let purchase = Purchase::Endpoint;
+    let budget_usd = budget(app, pipeline, purchase, ready.worst_usd, means).await?;
     Ok(Ready::Endpoint {
         endpoint: Box::new(ready),
         budget_usd,
@@ -402,6 +364,7 @@ async fn full_run(
     app: &App,
     pipeline: &Pipeline,
     mut body: Body,
+    row: Option<&Ranked>,
     means: Means,
 ) -> Result<Ready, NotReady> {
     let of = body
@@ -414,7 +377,13 @@ async fn full_run(
         .and_then(|id| id.parse().ok())
         .ok_or_else(|| NotReady::Never("/experiment_id is no experiment's id".to_owned()))?;
     let asked: FullRunSpec = body.parsed()?;
+    let (candidate, option) = match row {
+        Some(row) => (Some(row.candidate.clone()), Some(row.purchase_option)),
+        None => (asked.candidate, asked.purchase_option),
+    };
     let asked = FullRunSpec {
+        candidate,
+        purchase_option: option,
         budget_usd: asked.budget_usd.min(means.left()),
         ..asked
     };
@@ -507,10 +476,23 @@ async fn job(
     }))
 }
 
-/// What a job gets of the pipeline's budget: enough for every attempt, if there is as much.
-fn budget(app: &App, worst: Usd, means: Means) -> Result<Usd, NotReady> {
+/// What a job gets of the pipeline's budget: enough for every attempt, if there is as much, and if the limits above allow
+/// one.
+async fn budget(
+    app: &App,
+    pipeline: &Pipeline,
+    purchase: Purchase,
+    worst: Usd,
+    means: Means,
+) -> Result<Usd, NotReady> {
     if worst > means.left() {
         return Err(short(worst, means));
+    }
+    let (store, now) = (&app.store, app.clock.now());
+    let project = pipeline.project_id;
+    if let Some(never) = store.can_never_buy(project, purchase, worst, now).await? {
+        let why = format!("{}; {}", never.detail(), never.fix());
+        return Err(NotReady::Never(why));
     }
     let attempts = app.settings.policy.attempts_max.max(1);
     let most = (1..=attempts).map(|_| worst).sum::<Usd>();

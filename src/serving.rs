@@ -8,9 +8,13 @@ use bakeoff_domain::money::worst_case::{WorstCase, worst_case};
 use bakeoff_domain::pipeline::Flaw;
 use bakeoff_domain::registry::check::weights_gib;
 use bakeoff_domain::registry::{Approval, RegistryState};
-use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::serving::check::{self, Surroundings};
+use bakeoff_domain::serving::scheduled_end::{
+    NO_END, NO_ROLE, SCHEDULED, no_end, usd_per_day_absent,
+};
 use bakeoff_domain::spec::labels::{self, Labels};
+use bakeoff_domain::spec::pipeline::StepSpec;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec, TransformSpec};
 use bakeoff_planner::plan::{StepJob, TrialPlan};
 
@@ -150,6 +154,20 @@ pub struct ReadyEndpoint {
     pub trial: [NewStepTrial; 1],
     /// The most that it can cost.
     pub worst_usd: Usd,
+    /// What each day costs that the service is away, if AWS does not end it.
+    pub usd_per_day_absent: Usd,
+}
+
+/// Refuses what would have no end at AWS, where that is required.
+fn has_scheduled_end(app: &App) -> Result<(), NotServable> {
+    let settings = &app.settings;
+    if settings.require_scheduled_end && settings.scheduler_role_arn.is_none() {
+        let why = format!(
+            "{NO_ROLE}. This installation creates nothing without an end at AWS (--require-scheduled-end)"
+        );
+        return Err(NotServable::Never(why));
+    }
+    Ok(())
 }
 
 impl ReadyEndpoint {
@@ -186,6 +204,7 @@ pub async fn endpoint(
     if !flaws.is_empty() {
         return Err(NotServable::Wrong(flaws));
     }
+    has_scheduled_end(app)?;
     let served = served(app, around, &spec.model).await?;
     let flaws = check::endpoint_flaws(&spec, "", served.weights_gib);
     if !flaws.is_empty() {
@@ -195,6 +214,7 @@ pub async fn endpoint(
     let job = JobRequest::Endpoint(&request);
     let Priced { price, worst } = priced(app, around.project, around.region, job).await?;
     let (trial_id, model) = (TrialId(ids::fresh()), request.model.clone());
+    let usd_per_day_absent = usd_per_day_absent(price.usd_per_hour, request.instance_count);
     let model_package_id: Option<ModelPackageId> = spec.model.model_package_id;
     let plan = TrialPlan::of_step(&name, StepJob::Endpoint(request), price, worst);
     Ok(ReadyEndpoint {
@@ -207,10 +227,64 @@ pub async fn endpoint(
             spec,
             model,
             model_package_id,
+            is_budget_stated: false,
         },
         trial: [NewStepTrial { id: trial_id, plan }],
         worst_usd: worst.total_usd,
+        usd_per_day_absent,
     })
+}
+
+/// What ends a step's job when the service is away.
+#[derive(Debug)]
+pub struct StepEnd {
+    pub says: String,
+    /// Where AWS does not end it, and its type and its price are known.
+    pub usd_per_day_absent: Option<Usd>,
+}
+
+/// What ends the job of a step when the service is away; nothing for one of a kind that SageMaker ends itself.
+pub async fn step_end(
+    app: &App,
+    project: ProjectId,
+    region: &str,
+    step: &StepSpec,
+) -> Result<Option<StepEnd>, StoreError> {
+    let (kind, body) = match (&step.endpoint, &step.transform) {
+        (Some(body), _) => (JobKind::Endpoint, body),
+        (None, Some(body)) => (JobKind::Transform, body),
+        (None, None) => return Ok(None),
+    };
+    if app.settings.scheduler_role_arn.is_some() {
+        return Ok(Some(StepEnd {
+            says: SCHEDULED.to_owned(),
+            usd_per_day_absent: None,
+        }));
+    }
+    let instance_type = body.get("instance_type").and_then(|kind| kind.as_str());
+    let count = body.get("instance_count").map_or(Some(1), |count| {
+        count.as_u64().and_then(|count| u32::try_from(count).ok())
+    });
+    let usd = match instance_type.zip(count) {
+        Some((instance_type, count)) => {
+            let now = app.clock.now();
+            let types = [instance_type.to_owned()];
+            let of = PricesOf {
+                kind,
+                region,
+                instance_types: &types,
+            };
+            let tariffs = app.store.tariffs(project, of).await?;
+            let price = price::in_force(&tariffs.prices, instance_type, region, now);
+            price.map(|price| usd_per_day_absent(price.usd_per_hour, count))
+        }
+        None => None,
+    };
+    let says = usd.map_or_else(|| NO_END.to_owned(), no_end);
+    Ok(Some(StepEnd {
+        says: format!("{says}. {NO_ROLE}"),
+        usd_per_day_absent: usd,
+    }))
 }
 
 /// The request of a batch transform.
@@ -219,6 +293,7 @@ pub async fn transform(
     around: Around<'_>,
     spec: &TransformSpec,
 ) -> Result<StepJob, NotServable> {
+    has_scheduled_end(app)?;
     let served = served(app, around, &spec.model).await?;
     let flaws = check::transform_flaws(spec, "", served.weights_gib);
     if !flaws.is_empty() {

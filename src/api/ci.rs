@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ci::Trigger;
+use bakeoff_domain::ci::unmeasured::Unmeasured;
+use bakeoff_domain::ci::{Event, Sender, Trigger};
 use bakeoff_domain::ids::{CiRunId, ExperimentId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::ci::TemplateSettings;
@@ -10,7 +11,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::commit_status::CommitStatusOfRun;
 use crate::store::ci::Template;
+use crate::store::ci::unmeasured::StoredUnmeasured;
 
 /// What CI may start.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -107,6 +110,10 @@ pub struct CiTrigger {
     /// Those that the template takes in.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hyperparameters: BTreeMap<String, String>,
+    /// Measures the commit again although there is a run that measures the same, and pays for it again. Otherwise that
+    /// run is joined.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeat: bool,
 }
 
 impl From<CiTrigger> for Trigger {
@@ -119,6 +126,8 @@ impl From<CiTrigger> for Trigger {
             image: told.image,
             source_s3_uri: told.source_s3_uri,
             hyperparameters: told.hyperparameters,
+            previous: None,
+            repository: None,
         }
     }
 }
@@ -132,9 +141,49 @@ pub struct CiStarted {
     /// The run that follows it to its verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<CiRunId>,
-    /// True when this delivery was seen before and nothing new was started.
+    /// True when nothing new was started: this delivery was seen before, or another one has told of the same commit with
+    /// the same inputs, and `run_id` is its run.
     pub duplicate: bool,
     /// Why it starts nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<String>,
+}
+
+/// A delivery of a commit that is not measured.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CiNotMeasured {
+    pub delivery_id: String,
+    pub sender: Sender,
+    pub event: Event,
+    pub commit: String,
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
+    pub branch: Option<String>,
+    pub pull_request: Option<u64>,
+    /// `ignored` by the template's own settings, shown as a success; `refused` until something is mended, shown as an error.
+    pub outcome: Unmeasured,
+    /// Why it is not measured.
+    pub reason: String,
+    pub received_at: DateTime<Utc>,
+    /// What is shown of it at GitHub or GitLab; null where nothing is: no commit status is set, a run of the commit is
+    /// shown, or it is left to `bakeoff gate`.
+    pub commit_status: Option<CommitStatusOfRun>,
+}
+
+impl From<StoredUnmeasured> for CiNotMeasured {
+    fn from(stored: StoredUnmeasured) -> Self {
+        Self {
+            delivery_id: stored.delivery,
+            sender: stored.sender,
+            event: stored.event,
+            commit: stored.commit,
+            reference: stored.reference,
+            branch: stored.branch,
+            pull_request: stored.pull_request,
+            outcome: stored.outcome,
+            reason: stored.reason,
+            received_at: stored.received_at,
+            commit_status: stored.commit_status.map(Into::into),
+        }
+    }
 }

@@ -31,12 +31,21 @@ pub struct CiRunView {
     /// ECR, where the image was named by its digest, and without the right to ask (`ecr:BatchGetImage`): then the tag is sent.
     #[serde(default)]
     pub image_digest: Option<String>,
+    /// Branches that came to the same commit later: it is measured once.
+    #[serde(default)]
+    pub other_branches: Vec<String>,
+    /// The run that measures the same again, and is shown beside the commit in its place.
+    #[serde(default)]
+    pub repeated_by: Option<CiRunId>,
+    /// The run of a newer commit of its branch: this one ended without a figure.
+    #[serde(default)]
+    pub superseded_by: Option<CiRunId>,
     /// One for each round: an inconclusive commit is measured again.
     pub experiment_ids: Vec<ExperimentId>,
     pub state: CiState,
     /// None until the newest experiment is over.
     pub verdict: Option<Verdict>,
-    /// The verdict in one line of at most 140 characters.
+    /// The verdict in one line; without one, what the run waits for.
     pub summary: String,
     pub limits: Vec<CiLimitView>,
     /// Candidates of which a trial has not completed.
@@ -185,8 +194,18 @@ impl From<&Unmeasured> for CiUnmeasured {
     }
 }
 
+/// What there is to say of a run without a verdict.
+fn pending(run: &CiRun) -> String {
+    match (&run.newer_commit, run.waits_for()) {
+        (Some(newer), _) => format!("pending: it ends, superseded by {newer}"),
+        (None, Some(why)) => format!("pending: {why}"),
+        (None, None) => format!("pending: round {} is being measured", run.experiments.len()),
+    }
+}
+
 impl From<CiRun> for CiRunView {
     fn from(run: CiRun) -> Self {
+        let pending = pending(&run);
         let gate = run.settings.gate.as_ref();
         let inconclusive = gate.map_or(Inconclusive::Success, |gate| gate.inconclusive);
         let judgement = run.judgement.as_ref();
@@ -206,10 +225,10 @@ impl From<CiRun> for CiRunView {
             pull_request: run.pull_request,
             state: CiState::of(run.verdict, inconclusive, acceptance.is_some()),
             verdict: run.verdict,
-            summary: judgement.map_or_else(
-                || format!("pending: round {} is being measured", run.experiments.len()),
-                Judgement::summary,
-            ),
+            summary: judgement.map_or(pending, Judgement::summary),
+            other_branches: run.other_branches,
+            repeated_by: run.repeated_by,
+            superseded_by: run.superseded_by,
             limits: limits.iter().map(Into::into).collect(),
             unmeasured: unmeasured.iter().map(Into::into).collect(),
             accepted_at: acceptance.map(|one| one.at),

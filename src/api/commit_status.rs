@@ -18,6 +18,8 @@ pub struct CommitStatusTarget {
     /// Check runs of a GitHub App; commit statuses otherwise.
     pub is_app: bool,
     pub comments: bool,
+    /// Its runs are started by `bakeoff gate` alone.
+    pub gate_only: bool,
     /// The credentials themselves are stored encrypted and never shown.
     pub credentials_set_at: DateTime<Utc>,
     pub changed_at: DateTime<Utc>,
@@ -33,6 +35,7 @@ impl From<StoredTarget> for CommitStatusTarget {
             context: target.context,
             is_app: target.is_app,
             comments: target.comments,
+            gate_only: stored.gate_only,
             credentials_set_at: stored.credentials_set_at,
             changed_at: stored.changed_at,
         }
@@ -62,6 +65,11 @@ pub struct NewCommitStatusTarget {
     /// GitLab: whether a merge request gets the report as a comment too, one for each template.
     #[serde(default)]
     pub comments: bool,
+    /// Runs of the template are started by `bakeoff gate`, or in our own form, and not by the host's webhooks. It has to
+    /// be said of a template that takes in what no webhook says (`${ci.image}`, `${ci.source_s3_uri}`): where only
+    /// webhooks came, a required check could never succeed.
+    #[serde(default)]
+    pub gate_only: bool,
 }
 
 /// A GitHub App that is installed in the repository.

@@ -102,14 +102,14 @@ pub struct ComparisonRow {
     pub downloading_share: Option<f64>,
     pub training_share: Option<f64>,
     pub uploading_share: Option<f64>,
-    /// Share of the billed seconds spent on attempts that failed.
+    /// Share of the billed seconds spent on attempts that failed, and on training that interruptions lost.
     pub wasted_share: Option<f64>,
     /// Cost of the training job alone. Settled; while the job runs, a lower bound on the cost so
     /// far, which never falls (for spot, a tenth of the full price, because SageMaker saves at most
     /// 90 %). For an external run: its rate × its time, or empty when no rate was given.
     pub cost_usd: Option<Usd>,
-    /// The part of `cost_usd` spent on attempts that failed. What was stopped, at a limit or by a
-    /// cancel, is not counted.
+    /// The part of `cost_usd` spent on attempts that failed, and on training that interruptions lost: since the newest
+    /// checkpoint in S3 before each. What was stopped, at a limit or by a cancel, is not counted.
     pub wasted_usd: Usd,
     /// Cost of storage volumes, on types without local NVMe.
     pub storage_cost_usd: Usd,

@@ -7,6 +7,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::cost;
 use bakeoff_domain::sagemaker::observed::seconds_between;
 use bakeoff_domain::serving::EndpointState;
+use bakeoff_domain::serving::scheduled_end::{NO_ROLE, SCHEDULED, no_end};
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,11 @@ pub struct CreatedEndpoint {
     pub name: String,
     pub state: EndpointState,
     pub budget_usd: Usd,
+    /// What each day costs that the service is away, beyond the reservation; absent where AWS itself ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent_service_usd_per_day: Option<Usd>,
+    /// What ends it when the service is away.
+    pub end_at_aws: String,
 }
 
 /// A change of an endpoint that serves: one of `time_to_live_hours`, `model` and `revision`
@@ -48,7 +54,7 @@ pub struct ChangeEndpoint {
     /// Serve so many hours in all, at most 720, and not fewer than before. What that may cost is reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_to_live_hours: Option<u32>,
-    /// With `time_to_live_hours`: raise the budget to this, if it is lower. By what is needed when absent.
+    /// With `time_to_live_hours`: the endpoint's budget from now on. When absent, a budget that was stated before stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_usd: Option<Usd>,
     /// Serve another model. The old one serves until the new one does, and is put back if the smoke test fails.
@@ -87,6 +93,12 @@ pub struct EndpointView {
     pub in_service_at: Option<DateTime<Utc>>,
     /// When it is deleted, unless it is extended.
     pub expires_at: Option<DateTime<Utc>>,
+    /// When AWS itself deletes it, also if the service is away; as AWS has confirmed it.
+    pub scheduled_end_at: Option<DateTime<Utc>>,
+    /// What ends it when the service is away, and what is wrong with that; absent once it is over.
+    pub end_at_aws: Option<String>,
+    /// What each day costs that the service is away, beyond the reservation; absent where AWS itself ends it.
+    pub absent_service_usd_per_day: Option<Usd>,
     /// Of one instance.
     pub usd_per_hour: Option<Usd>,
     /// What it has cost since it was created, estimated at that price; what is settled once it is deleted.
@@ -124,8 +136,15 @@ impl From<Revision> for RevisionView {
 }
 
 impl EndpointView {
-    pub fn of(endpoint: Endpoint, revisions: Vec<Revision>, now: DateTime<Utc>) -> Self {
+    /// `has_role`: whether the service has a role that schedules may use.
+    pub fn of(
+        endpoint: Endpoint,
+        revisions: Vec<Revision>,
+        has_role: bool,
+        now: DateTime<Utc>,
+    ) -> Self {
         let cost_usd = cost_so_far(&endpoint, now);
+        let end = EndAtAws::of(&endpoint, has_role);
         let spec = endpoint.spec;
         Self {
             id: endpoint.id,
@@ -145,6 +164,9 @@ impl EndpointView {
             time_to_live_hours: endpoint.time_to_live.as_seconds_f64() / 3600.0,
             in_service_at: endpoint.in_service_at,
             expires_at: endpoint.expires_at,
+            scheduled_end_at: endpoint.end.at.filter(|_| !endpoint.state.is_over()),
+            end_at_aws: end.says,
+            absent_service_usd_per_day: end.usd_per_day,
             usd_per_hour: endpoint.usd_per_hour,
             cost_usd,
             budget_usd: endpoint.budget_usd,
@@ -155,6 +177,51 @@ impl EndpointView {
             created_at: endpoint.created_at,
             ended_at: endpoint.ended_at,
         }
+    }
+}
+
+/// What ends an endpoint when the service is away.
+struct EndAtAws {
+    says: Option<String>,
+    usd_per_day: Option<Usd>,
+}
+
+impl EndAtAws {
+    fn of(endpoint: &Endpoint, has_role: bool) -> Self {
+        let end = &endpoint.end;
+        if endpoint.state.is_over() {
+            return Self {
+                says: None,
+                usd_per_day: None,
+            };
+        }
+        let trouble = || end.trouble.clone();
+        match end.at {
+            Some(at) => Self {
+                says: trouble().or_else(|| Some(deleted_by_aws(Some(at)))),
+                usd_per_day: None,
+            },
+            None if has_role && !end.is_refused => Self {
+                says: trouble().or_else(|| Some(deleted_by_aws(None))),
+                usd_per_day: None,
+            },
+            None => {
+                let usd = endpoint.usd_per_day_absent();
+                let says = || Some(format!("{}. {NO_ROLE}", no_end(usd?)));
+                Self {
+                    says: trouble().or_else(says),
+                    usd_per_day: usd,
+                }
+            }
+        }
+    }
+}
+
+/// That AWS itself ends it; without a moment, before its creation has told one.
+pub fn deleted_by_aws(at: Option<DateTime<Utc>>) -> String {
+    match at {
+        Some(at) => format!("AWS itself deletes it at {}", at.to_rfc3339()),
+        None => SCHEDULED.to_owned(),
     }
 }
 

@@ -1,15 +1,8 @@
 //! API views of events.
 
-use bakeoff_domain::event::Event::{
-    self, CiDecided, EndpointChanged, EndpointExpiring, ExperimentCancelling, ExperimentChanged,
-    ExperimentConcluded, ExperimentCreated, ExperimentPaused, TrialCompleted, TrialDiagnosed,
-    TrialFailed, TrialOverReservation, TrialParked, TrialPlanned, TrialRefused, TrialStopped,
-    TrialUnreadable,
-};
 use bakeoff_domain::event::{
-    AttemptBill, BillingCorrection, Charge, Conclusion, Created, Diagnosed, Ended, EventSeverity,
-    IgnoredSetting, OverReservation, PlannedAttempt, Repriced, SettledPool, StalledCheckpoint,
-    StatusNews,
+    AttemptBill, Charge, Conclusion, Created, Diagnosed, Ended, Event, EventSeverity,
+    IgnoredSetting, OverReservation, PlannedAttempt, Repriced, StalledCheckpoint, StatusNews,
 };
 use bakeoff_domain::ids::{ExperimentId, PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::ExperimentState;
@@ -20,8 +13,14 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::api::budgets::BudgetNewsView;
 use crate::api::ci_runs::CiNewsView;
 use crate::api::experiments;
+use crate::api::money::{BillingCorrectionView, SettledPoolView};
+use crate::api::purchases::{DecidedPurchaseView, WaitingPurchaseView};
+use crate::api::troubles::{
+    DoubtfulUnitView, IdleAcceleratorsView, LossNotFiniteView, NoReadingsView,
+};
 use crate::store::events::FeedEntry;
 
 /// One entry of a project's feed
@@ -156,11 +155,33 @@ pub enum EventData {
     TrialDiagnosed(DiagnosedView),
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
+    /// No pattern of a speed meets a line of its log.
+    #[serde(rename = "trial.no_readings")]
+    TrialNoReadings(NoReadingsView),
+    #[serde(rename = "trial.loss_not_finite")]
+    TrialLossNotFinite(LossNotFiniteView),
+    /// Its speed fits its prediction in another unit only.
+    #[serde(rename = "trial.unit_doubtful")]
+    TrialUnitDoubtful(DoubtfulUnitView),
+    #[serde(rename = "trial.accelerators_idle")]
+    TrialAcceleratorsIdle(IdleAcceleratorsView),
+    /// A pipeline's step waits for a person to choose what it buys of the experiment's answer.
+    #[serde(rename = "purchase.waiting")]
+    PurchaseWaiting(WaitingPurchaseView),
+    /// A person has chosen, or refused.
+    #[serde(rename = "purchase.decided")]
+    PurchaseDecided(DecidedPurchaseView),
+    /// AWS refuses to schedule the end of its job.
+    #[serde(rename = "trial.end_refused")]
+    TrialEndRefused { job_name: String, reason: String },
     #[serde(rename = "endpoint.changed")]
     EndpointChanged(EndpointNewsView),
     /// Its time to live is over soon.
     #[serde(rename = "endpoint.expiring")]
     EndpointExpiring(EndpointNewsView),
+    /// A limit on dollars of which much is used: 50, 80 or 100 %.
+    #[serde(rename = "budget.threshold")]
+    BudgetThreshold(BudgetNewsView),
 }
 
 /// An endpoint, and what is new about it
@@ -247,33 +268,6 @@ impl From<IgnoredSetting> for IgnoredSettingView {
             field,
             requested,
             actual,
-        }
-    }
-}
-
-/// What a warm pool cost
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SettledPoolView {
-    /// The job that left it.
-    pub job_name: String,
-    pub instance_type: String,
-    pub retained_seconds: u64,
-    pub usd: Usd,
-}
-
-impl From<SettledPool> for SettledPoolView {
-    fn from(settled: SettledPool) -> Self {
-        let SettledPool {
-            job_name,
-            instance_type,
-            retained_seconds,
-            usd,
-        } = settled;
-        Self {
-            job_name,
-            instance_type,
-            retained_seconds,
-            usd,
         }
     }
 }
@@ -384,34 +378,6 @@ impl From<PlannedAttempt> for PlannedAttemptView {
     }
 }
 
-/// A bill that a person corrected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = BillingCorrection)]
-pub struct BillingCorrectionView {
-    pub job_name: String,
-    pub billed_seconds: u64,
-    /// The correction.
-    pub usd: Usd,
-    pub reason: String,
-}
-
-impl From<BillingCorrection> for BillingCorrectionView {
-    fn from(correction: BillingCorrection) -> Self {
-        let BillingCorrection {
-            job_name,
-            billed_seconds,
-            usd,
-            reason,
-        } = correction;
-        Self {
-            job_name,
-            billed_seconds,
-            usd,
-            reason,
-        }
-    }
-}
-
 /// Why an attempt's job failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Diagnosed)]
@@ -504,47 +470,46 @@ impl EventData {
     }
 }
 
+/// The view of an event: of most kinds, that of its data. The rest is written out.
+macro_rules! view {
+    ($event:expr, same [$($same:ident),* $(,)?], bare [$($bare:ident),* $(,)?], {$($rest:tt)*}) => {
+        match $event {
+            $(Event::$same(data) => Self::$same(data.into()),)*
+            $(Event::$bare => Self::$bare,)*
+            $($rest)*
+        }
+    };
+}
+
 impl From<Event> for EventData {
     fn from(event: Event) -> Self {
-        match event {
-            ExperimentCreated(created) => Self::ExperimentCreated(created.into()),
-            Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
-            ExperimentChanged(change) => Self::ExperimentChanged(change.into()),
-            ExperimentConcluded(end) => Self::ExperimentConcluded(end.into()),
-            CiDecided(news) => Self::CiDecided(news.into()),
-            TrialPlanned(planned) => Self::TrialPlanned(planned.into()),
-            Event::TrialSubmitted { attempt, job_name } => {
-                Self::TrialSubmitted { attempt, job_name }
+        view!(
+            event,
+            same [
+                ExperimentCreated, ExperimentChanged, ExperimentConcluded, CiDecided, TrialPlanned,
+                TrialSettingIgnored, TrialBillingCorrected, TrialPoolSettled, TrialCheckpointStalled,
+                TrialDiagnosed, TrialNoReadings, TrialLossNotFinite, TrialUnitDoubtful,
+                TrialAcceleratorsIdle, PurchaseWaiting, PurchaseDecided, EndpointChanged,
+                EndpointExpiring, TrialCompleted, TrialFailed, TrialStopped, TrialRefused, TrialParked,
+                TrialOverReservation, BudgetThreshold,
+            ],
+            bare [ExperimentCancelling, ExperimentPaused, TrialUnreadable],
+            {
+                Event::ExperimentResumed { requeued } => Self::ExperimentResumed { requeued },
+                Event::TrialSubmitted { attempt, job_name } => Self::TrialSubmitted { attempt, job_name },
+                Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
+                Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
+                Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
+                Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
+                Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
+                Event::TrialEndRefused { job_name, reason } => Self::TrialEndRefused { job_name, reason },
+                Event::TrialStopping { reason } => Self::TrialStopping { reason },
+                Event::TrialReleased { reason } => Self::TrialReleased { reason },
+                Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),
+                Event::ExperimentRepriced(repriced) => Self::repriced(repriced),
+                Event::TrialStatus(news) => Self::trial_status(news),
             }
-            Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
-            Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
-            Event::TrialSettingIgnored(setting) => Self::TrialSettingIgnored(setting.into()),
-            Event::TrialBillingCorrected(correction) => {
-                Self::TrialBillingCorrected(correction.into())
-            }
-            Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
-            Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
-            Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
-            Event::TrialPoolSettled(settled) => Self::TrialPoolSettled(settled.into()),
-            Event::TrialCheckpointStalled(stalled) => Self::TrialCheckpointStalled(stalled.into()),
-            ExperimentCancelling => Self::ExperimentCancelling,
-            ExperimentPaused => Self::ExperimentPaused,
-            TrialDiagnosed(found) => Self::TrialDiagnosed(found.into()),
-            TrialUnreadable => Self::TrialUnreadable,
-            EndpointChanged(news) => Self::EndpointChanged(news.into()),
-            EndpointExpiring(news) => Self::EndpointExpiring(news.into()),
-            Event::TrialStopping { reason } => Self::TrialStopping { reason },
-            Event::TrialReleased { reason } => Self::TrialReleased { reason },
-            TrialCompleted(ended) => Self::TrialCompleted(ended.into()),
-            TrialFailed(ended) => Self::TrialFailed(ended.into()),
-            TrialStopped(ended) => Self::TrialStopped(ended.into()),
-            TrialRefused(ended) => Self::TrialRefused(ended.into()),
-            TrialParked(ended) => Self::TrialParked(ended.into()),
-            Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),
-            Event::ExperimentRepriced(repriced) => Self::repriced(repriced),
-            Event::TrialStatus(news) => Self::trial_status(news),
-            TrialOverReservation(over) => Self::TrialOverReservation(over.into()),
-        }
+        )
     }
 }
 

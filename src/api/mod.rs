@@ -2,6 +2,7 @@
 //! built from domain types and database rows, and know nothing of SQL or HTTP.
 
 pub mod artifacts;
+pub mod budgets;
 pub mod calibration;
 pub mod catalog;
 pub mod checkpoints;
@@ -26,10 +27,12 @@ pub mod pipelines;
 pub mod plans;
 pub mod prices;
 pub mod projects;
+pub mod purchases;
 pub mod requests;
 pub mod runs;
 pub mod series;
 pub mod specs;
 pub mod trials;
+pub mod troubles;
 pub mod tuning;
 pub mod webhook_endpoints;

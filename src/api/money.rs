@@ -1,5 +1,6 @@
 //! API views of money: the ledger, spending, corrections.
 
+use bakeoff_domain::event::{BillingCorrection, SettledPool};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
@@ -113,6 +114,61 @@ impl From<Written> for LedgerEntryView {
             used_from,
             used_until,
             recorded_at,
+        }
+    }
+}
+
+/// What a warm pool cost
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SettledPoolView {
+    /// The job that left it.
+    pub job_name: String,
+    pub instance_type: String,
+    pub retained_seconds: u64,
+    pub usd: Usd,
+}
+
+impl From<SettledPool> for SettledPoolView {
+    fn from(settled: SettledPool) -> Self {
+        let SettledPool {
+            job_name,
+            instance_type,
+            retained_seconds,
+            usd,
+        } = settled;
+        Self {
+            job_name,
+            instance_type,
+            retained_seconds,
+            usd,
+        }
+    }
+}
+
+/// A bill that a person corrected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BillingCorrection)]
+pub struct BillingCorrectionView {
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// The correction.
+    pub usd: Usd,
+    pub reason: String,
+}
+
+impl From<BillingCorrection> for BillingCorrectionView {
+    fn from(correction: BillingCorrection) -> Self {
+        let BillingCorrection {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
+        } = correction;
+        Self {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
         }
     }
 }

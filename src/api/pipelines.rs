@@ -1,5 +1,7 @@
 //! API views of pipelines and their steps.
 
+use std::collections::BTreeMap;
+
 use bakeoff_domain::ids::{EndpointId, ExperimentId, JobId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
@@ -36,6 +38,9 @@ pub struct ResumePipeline {
     /// A larger budget over all steps, what is spent by now included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_usd: Option<Usd>,
+    /// Budgets of steps that have not begun, by name: of comparisons and full runs, which state one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub step_budgets_usd: BTreeMap<String, Usd>,
 }
 
 /// A step of a pipeline.
@@ -101,6 +106,13 @@ pub struct CreatedStep {
     pub kind: StepKind,
     /// The steps that it waits for.
     pub needs: Vec<String>,
+    /// Of an endpoint or a batch transform that AWS itself does not end: what each day costs that the service is away,
+    /// beyond the reservation, where its type and its price are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent_service_usd_per_day: Option<Usd>,
+    /// Of an endpoint or a batch transform: what ends it when the service is away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at_aws: Option<String>,
 }
 
 impl PipelineView {

@@ -8,6 +8,7 @@ mod jobs;
 mod objects;
 mod operation;
 mod registry;
+mod schedules;
 pub mod sns;
 
 pub use operation::Operation;
@@ -23,8 +24,8 @@ use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::ports::{
     CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
     JobMetrics, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, Permissions,
-    PriceList, ProcessingJobs, Products, Quotas, Series, TrainingJobs, TransformJobs, TuningJobs,
-    Window,
+    PriceList, ProcessingJobs, Products, Quotas, Schedules, Series, TrainingJobs, TransformJobs,
+    TuningJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -61,6 +62,7 @@ pub struct Ports {
     pub permissions: Arc<dyn Permissions>,
     pub images: Arc<dyn Images>,
     pub registry: Arc<dyn ModelRegistry>,
+    pub schedules: Arc<dyn Schedules>,
 }
 
 #[derive(Debug)]

@@ -59,6 +59,10 @@ pub enum Operation {
     DeleteEndpoint,
     ListEndpoints,
     InvokeEndpoint,
+    CreateSchedule,
+    UpdateSchedule,
+    GetSchedule,
+    DeleteSchedule,
 }
 
 impl Operation {
@@ -106,7 +110,7 @@ impl Operation {
         }
     }
 
-    pub(super) const ALL: [Self; 53] = [
+    pub(super) const ALL: [Self; 57] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -160,6 +164,10 @@ impl Operation {
         Self::DeleteEndpoint,
         Self::ListEndpoints,
         Self::InvokeEndpoint,
+        Self::CreateSchedule,
+        Self::UpdateSchedule,
+        Self::GetSchedule,
+        Self::DeleteSchedule,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -217,6 +225,10 @@ impl Operation {
             Self::DeleteEndpoint => "DeleteEndpoint",
             Self::ListEndpoints => "ListEndpoints",
             Self::InvokeEndpoint => "InvokeEndpoint",
+            Self::CreateSchedule => "CreateSchedule",
+            Self::UpdateSchedule => "UpdateSchedule",
+            Self::GetSchedule => "GetSchedule",
+            Self::DeleteSchedule => "DeleteSchedule",
         }
     }
 
@@ -269,7 +281,12 @@ impl Operation {
             | Self::CopyObject
             | Self::CreateMultipartUpload
             | Self::UploadPartCopy
-            | Self::CompleteMultipartUpload => Limiter::learning(10.0 * start),
+            | Self::CompleteMultipartUpload
+            // EventBridge Scheduler has 50/s and more for each (Amazon EventBridge Scheduler quotas).
+            | Self::CreateSchedule
+            | Self::UpdateSchedule
+            | Self::GetSchedule
+            | Self::DeleteSchedule => Limiter::learning(10.0 * start),
             // Their quotas are not published.
             Self::CreateModel
             | Self::DeleteModel

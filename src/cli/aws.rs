@@ -34,6 +34,18 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         permissions: Arc::new(region.permissions),
         images: Arc::new(region.images),
         registry: Arc::new(region.registry),
+        schedules: Arc::new(region.schedules),
+    }
+}
+
+/// Accepts only the ARN of a role.
+pub(super) fn role_arn(text: &str) -> Result<String, String> {
+    let is_role = text.starts_with("arn:") && text.contains(":role/");
+    if is_role {
+        Ok(text.to_owned())
+    } else {
+        let usual = "arn:aws:iam::111122223333:role/bakeoff-scheduler";
+        Err(format!("expected the ARN of a role such as {usual}"))
     }
 }
 
@@ -63,6 +75,7 @@ pub(super) fn refuse_to_simulate(clock: Timescale) -> anyhow::Result<()> {
         "AWS_ENDPOINT_URL_ECR",
         "AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME",
         "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS",
+        "AWS_ENDPOINT_URL_SCHEDULER",
     ] {
         ensure!(
             is_loopback(&endpoint(name)),

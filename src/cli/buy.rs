@@ -58,7 +58,7 @@ pub(super) struct BuyOptions {
     json: bool,
 }
 
-fn purchase_option(text: &str) -> Result<PurchaseOption, String> {
+pub(super) fn purchase_option(text: &str) -> Result<PurchaseOption, String> {
     PurchaseOption::parse(text).ok_or_else(|| "on_demand or spot".to_owned())
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 use bakeoff_domain::ids::{EndpointId, ModelPackageId};
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::serving::EndpointState;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::caps::cap;
 use super::client::{Client, Target};
 use super::report;
 use crate::api::endpoints::{CreatedEndpoint, EndpointView};
@@ -98,6 +100,9 @@ struct ExtendOptions {
     /// Hours more.
     #[arg(long)]
     hours: u32,
+    /// What it may cost in all from now on; needed where a budget was stated that does not suffice.
+    #[arg(long, value_name = "USD", value_parser = cap)]
+    budget_usd: Option<Usd>,
     #[command(flatten)]
     of: OneOptions,
 }
@@ -169,7 +174,11 @@ async fn extend(options: ExtendOptions) -> anyhow::Result<()> {
     let endpoint: EndpointView = client.get(&path).await?;
     // In all, so that a repeated request does not extend it twice.
     let hours = endpoint.time_to_live_hours + f64::from(options.hours);
-    change(options.of, json!({"time_to_live_hours": whole(hours)})).await
+    let body = match options.budget_usd {
+        Some(budget) => json!({"time_to_live_hours": whole(hours), "budget_usd": budget}),
+        None => json!({"time_to_live_hours": whole(hours)}),
+    };
+    change(options.of, body).await
 }
 
 async fn change(of: OneOptions, body: Value) -> anyhow::Result<()> {
@@ -230,6 +239,9 @@ fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
         "  {} so far, at most {}",
         endpoint.cost_usd, endpoint.budget_usd
     );
+    if let Some(end) = &endpoint.end_at_aws {
+        println!("  if the service is away: {end}");
+    }
     for one in &endpoint.revisions {
         let outcome = one.outcome.as_deref().unwrap_or("not tried yet");
         let model = one

@@ -10,12 +10,14 @@ use anyhow::Context;
 use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
 use bakeoff_domain::ids::{CiRunId, TemplateId};
+use bakeoff_domain::lifecycle::state::TrialState;
 use clap::Args;
 
 use super::client::{Client, Target};
 use super::{pair, run};
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::api::ci_runs::CiRunView;
+use crate::api::comparison::Comparison;
 use crate::ci_report;
 use crate::clock::{Stopwatch, real_sleep};
 use crate::ids;
@@ -55,6 +57,10 @@ pub(super) struct GateOptions {
     /// A hyperparameter that the template takes in; may be repeated.
     #[arg(long = "hyperparameter", value_name = "KEY=VALUE", value_parser = pair)]
     hyperparameters: Vec<(String, String)>,
+    /// Measure the commit again although it has a run with the same inputs, and pay for it again. Without it, that run
+    /// is waited for, whoever started it: a webhook, or an earlier try of this CI job.
+    #[arg(long, conflicts_with = "run")]
+    again: bool,
     /// Counts once: a retry with the same id waits for the same run. A new one when absent.
     #[arg(long)]
     delivery_id: Option<String>,
@@ -109,6 +115,7 @@ async fn judged(options: &GateOptions) -> anyhow::Result<Option<CiRunView>> {
     };
     let patience = Duration::from_secs(options.timeout_minutes.saturating_mul(60));
     let waited = Stopwatch::start();
+    let mut said = String::new();
     let run = loop {
         let run: CiRunView = client.get(&format!("/v1/ci-runs/{id}")).await?;
         if run.verdict.is_some() {
@@ -117,19 +124,37 @@ async fn judged(options: &GateOptions) -> anyhow::Result<Option<CiRunView>> {
         if waited.elapsed() > patience {
             return Ok(None);
         }
+        if !options.json && said != run.summary {
+            eprintln!("{}", run.summary);
+            said.clone_from(&run.summary);
+        }
         let newest = run
             .experiment_ids
             .last()
             .context("the run has no experiment")?;
-        let is_over = |_: &_| waited.elapsed() > patience;
+        // What waits, or is paused, may have its verdict before its experiment ends.
         run::follow(&client, &[*newest], !options.json, |table| {
-            table.state.is_over() || is_over(table)
+            table.state.is_over() || !is_busy(table) || waited.elapsed() > patience
         })
         .await?;
         real_sleep(LOOK_EVERY).await;
     };
     print(options, &run)?;
     Ok(Some(run))
+}
+
+/// Whether a job of an experiment runs.
+fn is_busy(table: &Comparison) -> bool {
+    let mut states = table.rows.iter().map(|row| row.state);
+    states.any(|state| match state {
+        TrialState::Submitting | TrialState::Running | TrialState::Stopping => true,
+        TrialState::Queued
+        | TrialState::Parked
+        | TrialState::Refused
+        | TrialState::Completed
+        | TrialState::Failed
+        | TrialState::Stopped => false,
+    })
 }
 
 async fn start(
@@ -151,6 +176,7 @@ async fn start(
             .iter()
             .cloned()
             .collect::<BTreeMap<_, _>>(),
+        repeat: options.again,
     };
     let path = format!("/v1/ci-templates/{template}/runs");
     // The delivery id makes it count once.
@@ -158,7 +184,12 @@ async fn start(
         .post_again(&path, &serde_json::to_vec(&trigger)?)
         .await?;
     let id = started.run_id.context("the service has started no run")?;
-    eprintln!("{id} measures {}", trigger.commit);
+    let how = if started.duplicate {
+        "measures already"
+    } else {
+        "measures"
+    };
+    eprintln!("{id} {how} {}", trigger.commit);
     Ok(id)
 }
 

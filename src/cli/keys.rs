@@ -3,9 +3,11 @@
 
 use anyhow::bail;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use bakeoff_domain::money::Usd;
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
 
+use super::caps::cap;
 use super::{database, report};
 use crate::auth::keys::{Role, format_key, hash};
 use crate::auth::secrets::{self, events_key};
@@ -47,6 +49,10 @@ struct Create {
     project: String,
     #[arg(long, value_enum, default_value = "viewer")]
     role: Role,
+    /// Dollars that the project may spend in all, if it does not exist yet. When absent, the installation's default
+    /// (`serve --default-project-budget-usd`), which is 0: nothing starts.
+    #[arg(long, env = "BAKEOFF_DEFAULT_PROJECT_BUDGET_USD", value_name = "USD", value_parser = cap)]
+    budget_usd: Option<Usd>,
     /// What the key is for.
     #[arg(long, default_value = "cli")]
     name: String,
@@ -125,12 +131,32 @@ async fn revoke(store: &Store, id: ApiKeyId) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a new project may spend, and how that is changed.
+fn said_of(name: &str, budget: Usd) -> String {
+    let how =
+        "an admin's key changes it: PUT /v1/projects/current/budget with {\"budget_usd\": 500}";
+    if budget == Usd::ZERO {
+        return format!(
+            "project {name} is new and may spend nothing yet; {how} (or create projects with --budget-usd 500)"
+        );
+    }
+    format!("project {name} is new and may spend {budget} in all; {how}")
+}
+
 async fn create(create: Create) -> anyhow::Result<()> {
     let store = create.database.open()?;
     let now = real_now();
+    let budget = match create.budget_usd {
+        Some(budget) => budget,
+        None => store.default_project_budget().await?,
+    };
+    let fresh = ProjectId(ids::fresh());
     let project = store
-        .ensure_project(ProjectId(ids::fresh()), &create.project, now)
+        .ensure_project(fresh, &create.project, Some(budget), now)
         .await?;
+    if project == fresh {
+        eprintln!("{}", said_of(&create.project, budget));
+    }
     let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
     let key = NewKey {
         id,

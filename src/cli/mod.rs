@@ -3,6 +3,7 @@
 mod aws;
 mod buy;
 mod calibration;
+mod caps;
 mod client;
 mod database;
 mod doctor;

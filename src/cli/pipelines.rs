@@ -8,6 +8,7 @@ use anyhow::Context;
 use bakeoff_domain::ids::PipelineId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
+use bakeoff_domain::spec::PurchaseOption;
 use clap::{Args, Subcommand};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rust_decimal::Decimal;
@@ -16,6 +17,7 @@ use serde_json::Value;
 use super::client::{Client, Target};
 use super::report;
 use crate::api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
+use crate::api::purchases::{ApprovePurchase, RefusePurchase};
 use crate::clock::real_sleep;
 use crate::ids;
 
@@ -39,6 +41,10 @@ enum Command {
     Cancel(OneOptions),
     /// Take up a pipeline that failed or was cancelled, at the steps that have not completed.
     Resume(ResumeOptions),
+    /// Choose what a step buys that waits for a person.
+    Approve(ApproveOptions),
+    /// Let a step buy nothing that waits for a person: it fails.
+    Refuse(RefuseOptions),
 }
 
 #[derive(Debug, Args)]
@@ -66,8 +72,45 @@ struct ResumeOptions {
     /// A larger budget over all steps, USD, what is spent by now included.
     #[arg(long)]
     budget_usd: Option<Decimal>,
+    /// Another budget of a comparison or full run that has not begun, `step=USD`; repeat for several.
+    #[arg(long = "step-budget-usd", value_parser = super::pair)]
+    step_budgets_usd: Vec<(String, String)>,
     #[command(flatten)]
     one: OneOptions,
+}
+
+#[derive(Debug, Args)]
+struct StepOptions {
+    /// Id of the pipeline (pip_…).
+    id: PipelineId,
+    /// Name of the step.
+    step: String,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Args)]
+struct ApproveOptions {
+    #[command(flatten)]
+    step: StepOptions,
+    /// A ranked candidate of the answer that the step waits for.
+    #[arg(long)]
+    candidate: String,
+    /// `on_demand` or `spot`, where the candidate is ranked under both.
+    #[arg(long, value_parser = super::buy::purchase_option)]
+    purchase_option: Option<PurchaseOption>,
+}
+
+#[derive(Debug, Args)]
+struct RefuseOptions {
+    #[command(flatten)]
+    step: StepOptions,
+    /// Why.
+    #[arg(long)]
+    reason: Option<String>,
 }
 
 pub(super) async fn run(options: PipelinesOptions) -> anyhow::Result<ExitCode> {
@@ -83,13 +126,41 @@ pub(super) async fn run(options: PipelinesOptions) -> anyhow::Result<ExitCode> {
             follow(&client, options.id, options.json).await
         }
         Command::Cancel(options) => command(options, "cancel", b"").await,
-        Command::Resume(ResumeOptions { budget_usd, one }) => {
+        Command::Resume(ResumeOptions {
+            budget_usd,
+            step_budgets_usd,
+            one,
+        }) => {
+            let budgets = step_budgets_usd.into_iter();
             let asked = ResumePipeline {
                 budget_usd: budget_usd.map(Usd),
+                step_budgets_usd: budgets
+                    .map(|(step, usd)| Ok((step, Usd(usd.parse()?))))
+                    .collect::<anyhow::Result<_>>()?,
             };
             command(one, "resume", &serde_json::to_vec(&asked)?).await
         }
+        Command::Approve(options) => {
+            let asked = ApprovePurchase {
+                candidate: options.candidate,
+                purchase_option: options.purchase_option,
+            };
+            decide(options.step, "approve", &serde_json::to_vec(&asked)?).await
+        }
+        Command::Refuse(options) => {
+            let asked = RefusePurchase {
+                reason: options.reason,
+            };
+            decide(options.step, "refuse", &serde_json::to_vec(&asked)?).await
+        }
     }
+}
+
+async fn decide(options: StepOptions, verb: &str, body: &[u8]) -> anyhow::Result<ExitCode> {
+    let client = Client::new(&options.target)?;
+    let path = format!("/v1/pipelines/{}/steps/{}/{verb}", options.id, options.step);
+    show(&client.post(&path, body).await?, options.json)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn command(options: OneOptions, verb: &str, body: &[u8]) -> anyhow::Result<ExitCode> {

@@ -533,7 +533,7 @@ fn recommendation(ended: &Ended) {
         println!("{ranked}");
     }
     let mark = match view.conclusion {
-        Conclusion::Clear => "✔",
+        Conclusion::Clear | Conclusion::Reached => "✔",
         Conclusion::Leading => "≈",
         Conclusion::Infeasible | Conclusion::NotEnoughEvidence => "✘",
         Conclusion::FullRun => "·",

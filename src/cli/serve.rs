@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use bakeoff_domain::clock::Timescale;
 use bakeoff_domain::lifecycle::policy::Policy;
-use bakeoff_domain::money::price;
+use bakeoff_domain::money::{Usd, price};
 use bakeoff_domain::sagemaker::is_region;
 use chrono::TimeDelta;
 use clap::Args;
@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::caps::{Caps, cap};
 use super::database::{self, Embedded};
 use super::{aws, schema, secret};
 use crate::app::{App, Place, Settings};
@@ -118,6 +119,30 @@ pub(super) struct ServeOptions {
     /// nothing else.
     #[arg(long, env = "BAKEOFF_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     public_url: Option<String>,
+    /// Dollars that a new project may spend in all, until an admin sets its budget.
+    #[arg(
+        long,
+        env = "BAKEOFF_DEFAULT_PROJECT_BUDGET_USD",
+        value_name = "USD",
+        default_value = "0",
+        value_parser = cap
+    )]
+    default_project_budget_usd: Usd,
+    #[command(flatten)]
+    caps: Caps,
+    /// Role that EventBridge Scheduler assumes to delete endpoints and to stop batch transforms at their end, also
+    /// when this service is away (deploy/iam/scheduler.json). Without it no such end is scheduled.
+    #[arg(
+        long,
+        env = "BAKEOFF_SCHEDULER_ROLE_ARN",
+        value_name = "ARN",
+        value_parser = aws::role_arn
+    )]
+    scheduler_role_arn: Option<String>,
+    /// Refuse endpoints and batch transforms that have no end at AWS: without --scheduler-role-arn, or if AWS
+    /// denies the schedule.
+    #[arg(long, env = "BAKEOFF_REQUIRE_SCHEDULED_END")]
+    require_scheduled_end: bool,
     /// Networks that webhooks may go to although they are not public: `10.20.0.0/16`. May be repeated.
     #[arg(
         long,
@@ -215,7 +240,7 @@ async fn serve(
     schema::prepare(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
     let lease = lease(options);
     let (tasks_share, http_share) = connections(options.database_connections);
-    let store = Store::connect_lazy(url, http_share, Some(lease))?;
+    let store = Store::connect_lazy(url, http_share, Some(lease))?.capped((&options.caps).into());
     let patience = START_PATIENCE + 4 * aws_timeout(options);
     let starting = Box::pin(compose(options, clock, store));
     let app = Pulse::default()
@@ -263,6 +288,9 @@ async fn compose(options: &ServeOptions, clock: Timescale, store: Store) -> anyh
          have vanished. Start with their region (--region), or end them there first",
         options.regions.join(", ")
     );
+    store
+        .set_default_project_budget(options.default_project_budget_usd)
+        .await?;
     let clock = Clock::Running(clock);
     let added = store
         .put_prices(price::catalog(), ids::fresh, clock.now())
@@ -515,6 +543,8 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         price_refresh: (options.price_refresh_hours > 0)
             .then(|| TimeDelta::hours(options.price_refresh_hours.into())),
         public_url: options.public_url.clone(),
+        scheduler_role_arn: options.scheduler_role_arn.clone(),
+        require_scheduled_end: options.require_scheduled_end,
         points_kept: options
             .keep_points_days
             .map(|days| TimeDelta::days(days.into())),

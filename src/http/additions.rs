@@ -12,6 +12,7 @@ use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, StoppingPolicy};
 use bakeoff_planner::plan::TrialPlan;
 
 use super::auth::{Caller, Editor};
+use super::budgets;
 use super::experiments::find;
 use super::extract::{Id, Strict};
 use super::heavy::aside;
@@ -22,6 +23,7 @@ use crate::app::App;
 use crate::intake::{self, More};
 use crate::store::experiments::Experiment;
 use crate::store::experiments::additions::{Added, Addition, Fixed};
+use crate::store::money::caps::Purchase;
 
 /// What to do about a budget.
 const RAISE: &str = "raise it (PATCH /v1/experiments/{experiment_id} with budget_usd)";
@@ -144,6 +146,8 @@ async fn add(
         findings: own,
         trials,
     } = more;
+    let least = intake::least_usd(&trials);
+    budgets::allow(app, caller.project, Purchase::Experiment, least).await?;
     spec.budget_usd = written;
     let mut findings = experiment.findings.clone();
     findings.extend(own.iter().filter(|_| !is_retry).cloned());

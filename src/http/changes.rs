@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use bakeoff_domain::event::Change;
 use bakeoff_domain::ids::ExperimentId;
-use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::budget::{least_budget, limit_flaw};
 use bakeoff_domain::spec::{PRIORITY_MAX, labels};
 
 use super::auth::Editor;
@@ -89,13 +89,11 @@ fn wrong(pointer: &str, detail: impl Into<String>, fix: &str) -> FieldError {
 
 fn change_errors(asked: &ExperimentChange) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    if asked.budget_usd.is_some_and(|budget| budget <= Usd::ZERO) {
-        errors.push(wrong(
-            "/budget_usd",
-            "is not above 0",
-            "cancel the experiment instead",
-        ));
-    }
+    let flaw = asked
+        .budget_usd
+        .and_then(|usd| limit_flaw(usd, least_budget()));
+    let flaw = flaw.map(|detail| wrong("/budget_usd", detail, "cancel the experiment to end it"));
+    errors.extend(flaw);
     if asked
         .priority
         .is_some_and(|priority| priority.unsigned_abs() > PRIORITY_MAX.unsigned_abs())

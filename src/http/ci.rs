@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ci::{Trigger, template};
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{ProjectId, TemplateId};
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::Flaw;
 use bakeoff_domain::spec::ExperimentSpec;
 use base64::Engine;
@@ -39,6 +40,18 @@ pub(super) fn field_error(flaw: Flaw, at: &str) -> FieldError {
         detail: flaw.detail,
         fix: flaw.fix,
         rule: "ci-template".to_owned(),
+    }
+}
+
+/// A commit status that no webhook could ever end: the template takes in what none says.
+pub(super) fn never_pushed(what: &str, pointer: &str) -> FieldError {
+    FieldError {
+        pointer: pointer.to_owned(),
+        detail: format!(
+            "this template takes in {what}, which no webhook of a code host says: a required check would never succeed"
+        ),
+        fix: "say \"gate_only\": true in the commit status if bakeoff gate starts its runs, or have the template name ${ci.commit} in its place".to_owned(),
+        rule: "commit-status".to_owned(),
     }
 }
 
@@ -104,9 +117,29 @@ async fn checked(
     let filled = filled(&written, new, &sample)?;
     let loaded = intake::load(app, project, filled).await?;
     match aside(move || loaded.prepare()).await? {
-        Ok(_) => Ok(spec),
+        Ok(prepared) => match too_little(new, prepared.least_usd()) {
+            Some(flaw) => Err(Problem::invalid(vec![flaw])),
+            None => Ok(spec),
+        },
         Err(findings) => Err(refusal(&findings, Vec::new())),
     }
+}
+
+/// A limit that lets no run start; `least` is what its cheapest trial may cost.
+fn too_little(new: &NewTemplate, least: Usd) -> Option<FieldError> {
+    let caps = new.settings.caps(new.spec.budget_usd);
+    let named = [
+        ("usd_per_day", caps.usd_per_day),
+        ("usd_per_month", caps.usd_per_month),
+    ];
+    let (name, cap) = named.into_iter().find(|(_, cap)| *cap < least)?;
+    let detail = format!("is {cap}, and a trial may cost {least}: no run could start");
+    Some(FieldError {
+        pointer: format!("/settings/{name}"),
+        detail,
+        fix: "raise it, or lower max_runtime_seconds".to_owned(),
+        rule: "ci-template".to_owned(),
+    })
 }
 
 /// A finding, within the template.
@@ -224,6 +257,11 @@ pub(super) async fn change(
     Strict(new): Strict<NewTemplate>,
 ) -> Result<Json<CiTemplate>, Problem> {
     let spec = checked(&app, caller.project, &new).await?;
+    let target = app.store.status_target(caller.project, id).await?;
+    let never = template::never_pushed(&to_json(&spec)?, &new.settings);
+    if let Some(never) = never.filter(|_| target.is_some_and(|target| !target.gate_only)) {
+        return Err(Problem::invalid(vec![never_pushed(&never, "/spec")]));
+    }
     let version = NewVersion {
         name: &new.name,
         spec: &spec,

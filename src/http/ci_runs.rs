@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ci::gate::Verdict;
+use bakeoff_domain::ci::unmeasured::Unmeasured;
 use bakeoff_domain::ci::{Event, Sender, Trigger, template};
 use bakeoff_domain::ids::{CiRunId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
@@ -15,10 +16,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Admin, Caller, Editor};
 use super::ci::{field_error, no_such};
+use super::deliveries::Told;
 use super::extract::{Id, Params, Strict};
 use super::heavy::aside;
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
+use super::unmeasured;
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::api::ci_runs::{CiAcceptance, CiRelease, CiRunView};
 use crate::api::page::Page;
@@ -26,19 +29,11 @@ use crate::app::App;
 use crate::ci_report;
 use crate::ids;
 use crate::intake::{self, Prepared};
+use crate::store::ci::joining::Delivered;
 use crate::store::ci::runs::{CiRun, WhichRuns};
-use crate::store::ci::{Delivered, Delivery, Template};
+use crate::store::ci::{Delivery, Template, repositories};
 use crate::store::requests::Once;
 use crate::store::{StoreError, to_json};
-
-/// What a delivery says, once it is known whose it is.
-pub(super) struct Told {
-    /// Counts once for a template.
-    pub(super) id: String,
-    pub(super) sender: Sender,
-    pub(super) event: Event,
-    pub(super) trigger: Trigger,
-}
 
 pub(super) type Answer = Result<(StatusCode, Json<CiStarted>), Problem>;
 
@@ -50,6 +45,16 @@ fn started(started: Delivered, duplicate: bool) -> (StatusCode, Json<CiStarted>)
         ignored: None,
     };
     (StatusCode::ACCEPTED, Json(answer))
+}
+
+pub(super) fn ignored(why: impl Into<String>) -> (StatusCode, Json<CiStarted>) {
+    let answer = CiStarted {
+        experiment_id: None,
+        run_id: None,
+        duplicate: false,
+        ignored: Some(why.into()),
+    };
+    (StatusCode::OK, Json(answer))
 }
 
 /// What a delivery has started before.
@@ -76,23 +81,94 @@ async fn note_pull_request(
     Ok(())
 }
 
-/// Starts what a delivery tells of, or says what it has started before.
+/// Starts what a delivery tells of, or says which run measures it already. What is refused is kept, with the reason.
 pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
-    let delivery = Delivery {
+    let answer = found_or_started(app, &template, &told).await;
+    if let Err(problem) = &answer
+        && problem.is_refusal()
+    {
+        let now = app.clock.now();
+        unmeasured::note_refusal(app, template.id, &told, problem, Some(now)).await;
+    }
+    answer
+}
+
+/// What is told, as it is stored.
+fn delivery<'a>(template: &Template, told: &'a Told, what_runs: &'a str) -> Delivery<'a> {
+    let settings = &template.settings;
+    let branch = told.trigger.branch.as_deref();
+    Delivery {
         template: template.id,
         template_version: template.version,
         id: &told.id,
         sender: told.sender,
         event: told.event,
         trigger: &told.trigger,
+        what_runs,
         run: CiRunId(ids::fresh()),
-    };
-    if let Some(earlier) = app.store.delivered(&delivery).await? {
-        note_pull_request(app, earlier, &told.trigger).await?;
-        return again(earlier);
+        is_repeat: told.is_repeat,
+        supersedes: branch.is_some_and(|branch| settings.supersedes(branch)),
+        is_repository_stated: settings.repository.is_some(),
     }
-    let prepared = prepared(app, &template, &told.trigger).await?;
-    let once = Once::Delivery(delivery);
+}
+
+async fn found_or_started(app: &App, template: &Template, told: &Told) -> Answer {
+    let trigger = &told.trigger;
+    let what_runs = template::what_runs(&to_json(&template.spec)?, &template.settings, trigger);
+    let delivery = delivery(template, told, &what_runs);
+    let found = app.store.delivered(&delivery).await?;
+    let newer = if delivery.supersedes {
+        app.store.newer_commit(&delivery).await?
+    } else {
+        None
+    };
+    match (found, newer) {
+        (Some(earlier), _) if !earlier.is_by_another => {
+            note_pull_request(app, earlier, trigger).await?;
+            again(earlier)
+        }
+        (Some(_) | None, _) if told.is_repeat => begin(app, template, &delivery).await,
+        // The branch was put back to a commit whose run a newer one has ended.
+        (Some(earlier), None) if earlier.is_superseded && trigger.previous.is_some() => {
+            let delivery = Delivery {
+                is_repeat: true,
+                ..delivery
+            };
+            begin(app, template, &delivery).await
+        }
+        (Some(earlier), _) => join(app, template, &delivery, earlier).await,
+        (None, Some(newer)) => {
+            let why = format!("superseded by {newer}, which came before it");
+            let (outcome, now) = (Unmeasured::Refused, app.clock.now());
+            unmeasured::note(app, template.id, told, outcome, &why, Some(now)).await?;
+            Ok(ignored(why))
+        }
+        (None, None) => begin(app, template, &delivery).await,
+    }
+}
+
+/// Has a delivery join the run that measures the same.
+async fn join(
+    app: &App,
+    template: &Template,
+    delivery: &Delivery<'_>,
+    earlier: Delivered,
+) -> Answer {
+    if let Some(run) = earlier.run {
+        let gate = template.settings.gate.as_ref();
+        let branch = delivery.trigger.branch.as_ref();
+        let accepts = gate.is_some_and(|gate| Some(&gate.baseline_branch) == branch);
+        let now = app.clock.now();
+        app.store.join_run(delivery, run, accepts, now).await?;
+    }
+    note_pull_request(app, earlier, delivery.trigger).await?;
+    again(earlier)
+}
+
+/// Starts a run, unless another delivery of the same is faster: then it is that one's.
+async fn begin(app: &App, template: &Template, delivery: &Delivery<'_>) -> Answer {
+    let prepared = prepared(app, template, delivery.trigger).await?;
+    let once = Once::Delivery(*delivery);
     let by = template.id.to_string();
     let started_now = prepared.start(app, template.project_id, &by, &once);
     match started_now.await {
@@ -101,17 +177,32 @@ pub(super) async fn start(app: &App, template: Template, told: Told) -> Answer {
                 experiment: prepared.id,
                 run: Some(delivery.run),
                 is_of_another_commit: false,
+                is_by_another: false,
+                is_superseded: false,
             },
             false,
         )),
-        Err(StoreError::Conflict { constraint }) if constraint.starts_with("ci_deliveries_") => {
-            let earlier = app.store.delivered(&delivery).await?;
-            earlier.map_or_else(|| Err(Problem::unavailable("try again")), again)
+        Err(StoreError::Conflict { constraint })
+            if constraint == "ci_deliveries_pkey" || constraint == "ci_runs_of_what_runs" =>
+        {
+            match app.store.delivered(delivery).await? {
+                Some(earlier) if earlier.is_by_another => {
+                    join(app, template, delivery, earlier).await
+                }
+                Some(earlier) => again(earlier),
+                None => Err(Problem::unavailable("try again")),
+            }
         }
         Err(StoreError::Missing {
             table: "ci_templates",
             ..
         }) => Err(no_such(template.id)),
+        Err(StoreError::Missing {
+            table: repositories::BOUND,
+            ..
+        }) => Err(Problem::unavailable(
+            "another repository has just been bound to this template; try again",
+        )),
         Err(error) => Err(error.into()),
     }
 }
@@ -168,14 +259,16 @@ pub(super) fn told(trigger: CiTrigger, mut errors: Vec<FieldError>) -> Result<To
         id: trigger.delivery_id.clone(),
         sender: Sender::Bakeoff,
         event: Event::Trigger,
+        is_repeat: trigger.repeat,
         trigger: trigger.into(),
     })
 }
 
 /// Start a CI run
 ///
-/// The same as the signed `POST /v1/webhooks/ci`, for callers with an API key: a script in CI, `bakeoff gate`. The
-/// body's `delivery_id` counts once.
+/// The same as the signed `POST /v1/webhooks/ci`, for callers with an API key: a script in CI, `bakeoff gate`. A commit
+/// that has a run with the same inputs joins it, whoever told of it, unless the body says `repeat`. The body's
+/// `delivery_id` counts once.
 #[utoipa::path(post, path = "/v1/ci-templates/{template_id}/runs", operation_id = "startCiRun", tag = "webhooks",
     params(("template_id" = TemplateId, Path)), request_body = CiTrigger,
     responses((status = 202, description = "Started, now or by this delivery before", body = CiStarted), Problems))]

@@ -8,12 +8,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ci::commit_status::{CodeHost, StatusTarget};
+use bakeoff_domain::ci::template;
 use bakeoff_domain::embedded;
 use bakeoff_domain::ids::{CiRunId, TemplateId};
 use regex::Regex;
 
 use super::auth::{Admin, Caller, Editor};
-use super::ci::no_such;
+use super::ci::{never_pushed, no_such};
 use super::ci_runs;
 use super::extract::{Id, Strict};
 use super::problem::{FieldError, Problem, Problems};
@@ -21,7 +22,9 @@ use crate::api::ci_runs::CiRunView;
 use crate::api::commit_status::{CommitStatusTarget, NewCommitStatusTarget};
 use crate::app::App;
 use crate::outgoing::code_host::Credentials;
+use crate::store::ci::Template;
 use crate::store::ci::commit_statuses::StoredTarget;
+use crate::store::to_json;
 
 const CONTEXT_MAX: usize = 255;
 const REPOSITORY_MAX: usize = 300;
@@ -200,6 +203,14 @@ fn wanted(
     Ok(Wanted { target, with })
 }
 
+/// Refuses a template whose runs no webhook can start.
+fn check_pushes(template: &Template) -> Result<(), Problem> {
+    let never = template::never_pushed(&to_json(&template.spec)?, &template.settings);
+    never.map_or(Ok(()), |never| {
+        Err(Problem::invalid(vec![never_pushed(&never, "/gate_only")]))
+    })
+}
+
 /// Set a CI template's commit status
 ///
 /// From now on the state of each run is shown beside its commit, from its start to its verdict, and what is not taken
@@ -216,6 +227,10 @@ pub(super) async fn set(
     let template = app.store.template_version(caller.project, id, None).await?;
     let template = template.ok_or_else(|| no_such(id))?;
     let earlier = app.store.status_target(caller.project, id).await?;
+    let gate_only = new.gate_only;
+    if !gate_only {
+        check_pushes(&template)?;
+    }
     let Wanted { target, with } = wanted(&app, new, &template.name, earlier)?;
     let now = app.clock.now();
     let (sealed_credentials, credentials_set_at) = match with {
@@ -231,6 +246,7 @@ pub(super) async fn set(
     };
     let stored = StoredTarget {
         target,
+        gate_only,
         sealed_credentials,
         credentials_set_at,
         changed_at: now,

@@ -10,22 +10,27 @@ use bakeoff_domain::sagemaker::hosting::REVISIONS_MAX;
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::serving::EndpointState;
 use bakeoff_domain::serving::check::{HOURS_MAX, endpoint_flaws, served_model};
+use bakeoff_domain::serving::scheduled_end::{NO_ROLE, no_end};
 use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Editor};
+use super::budgets;
 use super::experiments::Keyed;
 use super::extract::{Id, Params, Raw, Strict, parse};
 use super::page;
 use super::problem::{FieldError, Problem, Problems};
-use crate::api::endpoints::{ChangeEndpoint, CreateEndpoint, CreatedEndpoint, EndpointView};
+use crate::api::endpoints::{
+    ChangeEndpoint, CreateEndpoint, CreatedEndpoint, EndpointView, deleted_by_aws,
+};
 use crate::api::page::Page;
 use crate::app::App;
 use crate::serving::{self, Around, NotServable, ReadyEndpoint};
 use crate::store::endpoints::{Endpoint, Extended, Extension, NewRevision, WhichEndpoints};
 use crate::store::experiments::steps::NewStepWork;
+use crate::store::money::caps::{NotReserved, Purchase};
 use crate::store::to_json;
 
 const NAME_MAX: usize = 100;
@@ -94,7 +99,9 @@ pub(super) async fn create(
         asked.name.clone(),
         owner,
     );
-    let ready = ready.await.map_err(|error| below("/endpoint", error))?;
+    let mut ready = ready.await.map_err(|error| below("/endpoint", error))?;
+    ready.endpoint.is_budget_stated = asked.budget_usd.is_some();
+    budgets::allow(&app, caller.project, Purchase::Endpoint, ready.worst_usd).await?;
     let budget = asked.budget_usd.unwrap_or(ready.worst_usd);
     if budget < ready.worst_usd {
         let detail = format!(
@@ -153,6 +160,7 @@ fn check(app: &App, asked: &CreateEndpoint) -> Vec<FieldError> {
         let detail = format!("this service runs jobs in {} only", served.join(", "));
         flaws.push(wrong("/region", detail, "use one of them"));
     }
+    flaws.extend(budgets::flaw(asked.budget_usd));
     let labels = labels::flaws(&asked.labels).into_iter();
     flaws.extend(
         labels.map(|flaw| wrong(&format!("/labels{}", flaw.pointer), flaw.detail, flaw.fix)),
@@ -178,11 +186,19 @@ async fn start(
 ) -> Result<Response, Problem> {
     let now = app.clock.now();
     let id = ready.endpoint.id;
+    let usd = ready.usd_per_day_absent;
+    let has_role = app.settings.scheduler_role_arn.is_some();
     let reply = to_json(&CreatedEndpoint {
         id,
         name: ready.endpoint.name.clone(),
         state: EndpointState::Creating,
         budget_usd: work.budget_usd,
+        absent_service_usd_per_day: (!has_role).then_some(usd),
+        end_at_aws: if has_role {
+            deleted_by_aws(None)
+        } else {
+            format!("{}. {NO_ROLE}", no_end(usd))
+        },
     })?;
     let once = keyed.once(&reply);
     let written = app.store.create_endpoint(work, &once, now).await;
@@ -218,12 +234,13 @@ pub(super) async fn list(
     let which = WhichEndpoints::Before(before);
     let rows = app.store.endpoints(caller.project, which, limit).await?;
     let now = app.clock.now();
+    let has_role = app.settings.scheduler_role_arn.is_some();
     Ok(Json(page::cut(
         rows,
         size,
         "endpoints",
         |row| row.id.0,
-        |row| EndpointView::of(row, Vec::new(), now),
+        |row| EndpointView::of(row, Vec::new(), has_role, now),
     )))
 }
 
@@ -236,7 +253,9 @@ async fn find(app: &App, caller: Caller, id: EndpointId) -> Result<Endpoint, Pro
 async fn shown(app: &App, caller: Caller, id: EndpointId) -> Result<Json<EndpointView>, Problem> {
     let endpoint = find(app, caller, id).await?;
     let revisions = app.store.endpoint_revisions(id).await?;
-    Ok(Json(EndpointView::of(endpoint, revisions, app.clock.now())))
+    let has_role = app.settings.scheduler_role_arn.is_some();
+    let now = app.clock.now();
+    Ok(Json(EndpointView::of(endpoint, revisions, has_role, now)))
 }
 
 /// Get an endpoint
@@ -253,7 +272,9 @@ pub(super) async fn get(
 
 /// Change an endpoint
 ///
-/// Extends its time to live, has it serve another model, or an earlier revision again.
+/// Extends its time to live, has it serve another model, or an earlier revision again. A longer time to live is reserved:
+/// a budget that was stated stays, unless the same request names a larger one; that of a pipeline's step grows within the
+/// pipeline's.
 #[utoipa::path(patch, path = "/v1/endpoints/{endpoint_id}", operation_id = "changeEndpoint", tag = "endpoints",
     params(("endpoint_id" = EndpointId, Path)), request_body = ChangeEndpoint,
     responses((status = 200, description = "As it is now", body = EndpointView), Problems))]
@@ -263,6 +284,9 @@ pub(super) async fn change(
     Id(id): Id<EndpointId>,
     Strict(asked): Strict<ChangeEndpoint>,
 ) -> Result<Json<EndpointView>, Problem> {
+    if let Some(flaw) = budgets::flaw(asked.budget_usd) {
+        return Err(Problem::invalid(vec![flaw]));
+    }
     let endpoint = find(&app, caller, id).await?;
     match (asked.time_to_live_hours, &asked.model, asked.revision) {
         (Some(hours), None, None) => extend(&app, &endpoint, hours, asked.budget_usd).await?,
@@ -337,25 +361,48 @@ async fn extend(
     request.time_to_live_seconds = hours * 3600;
     let after = serving::priced(app, project, region, JobRequest::Endpoint(&request)).await?;
     let usd = after.worst.total_usd - before.worst.total_usd;
-    let needed = endpoint.settled_usd + endpoint.reserved_usd + usd;
     let by = Extension {
         hours: hours - has,
         usd,
-        budget_usd: Some(budget.unwrap_or(needed)),
+        budget_usd: budget,
     };
     match app.store.extend_endpoint(endpoint, by, now).await? {
         Extended::Done => Ok(()),
-        Extended::NotServing => Err(not_serving(endpoint)),
+        no => Err(not_extended(endpoint, hours, no)),
+    }
+}
+
+/// Why a time to live was not extended, with the way out.
+fn not_extended(endpoint: &Endpoint, hours: u32, no: Extended) -> Problem {
+    match no {
+        Extended::Done | Extended::NotServing => not_serving(endpoint),
         Extended::Changed => {
             let detail = "it was changed at the same time: read it, and ask again".to_owned();
-            Err(Problem::conflict("endpoint_not_changeable", detail))
+            Problem::conflict("endpoint_not_changeable", detail)
         }
-        Extended::OverBudget => {
+        Extended::OfPipeline(pipeline) => Problem::conflict(
+            "of_a_pipeline",
+            format!(
+                "its budget is its pipeline's: leave budget_usd out, and where the pipeline's does not suffice, raise that \
+                 with POST /v1/pipelines/{pipeline}/resume"
+            ),
+        ),
+        Extended::Stated {
+            budget_usd,
+            needed_usd,
+        } => {
             let detail = format!(
-                "it can cost {usd} more, and so much is not left of the budget of the endpoint or of the project, or it is paused"
+                "is {budget_usd}, and {hours} hours can cost {needed_usd} in all: a budget that was stated is not raised by itself"
             );
-            let fix = format!("raise it to {needed}, or extend it by fewer hours");
-            Err(Problem::invalid(vec![wrong("/budget_usd", detail, fix)]))
+            let least = needed_usd.0.ceil().normalize();
+            let fix = format!("name it in the same request: \"budget_usd\": {least}");
+            Problem::invalid(vec![wrong("/budget_usd", detail, fix)])
+        }
+        Extended::NotReserved(NotReserved::Short(short)) => {
+            Problem::invalid(vec![budgets::short("/time_to_live_hours", &short)])
+        }
+        Extended::NotReserved(why @ (NotReserved::HeldBack(_) | NotReserved::RunsAtOnce(_))) => {
+            Problem::conflict("endpoint_not_changeable", why.why())
         }
     }
 }

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use super::auth::{Caller, Editor};
+use super::budgets;
 use super::extract::{Id, Params, Raw, parse};
 use super::heavy::{self, aside};
 use super::page;
@@ -32,6 +33,7 @@ use crate::intake::{self, Prepared};
 use crate::read;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::experiments::{Experiment, ExperimentFilter};
+use crate::store::money::caps::Purchase;
 use crate::store::money::ledger::Written;
 use crate::store::requests::{Once, StoredReply};
 use crate::store::{StoreError, to_json};
@@ -162,6 +164,13 @@ pub(super) async fn start(
     prepared: &Prepared,
     keyed: &Keyed<'_>,
 ) -> Result<Response, Problem> {
+    budgets::allow(
+        app,
+        caller.project,
+        Purchase::Experiment,
+        prepared.least_usd(),
+    )
+    .await?;
     let reply = to_json(&prepared.view())?;
     let once = keyed.once(&reply);
     let by = caller.key.to_string();

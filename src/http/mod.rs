@@ -8,6 +8,7 @@ mod archive;
 mod artifacts;
 mod auth;
 mod aws_events;
+mod budgets;
 mod catalog;
 mod changes;
 mod checkpoints;
@@ -16,6 +17,7 @@ mod ci_runs;
 mod commit_status;
 mod comparison;
 mod corrections;
+mod deliveries;
 mod doctor;
 mod endpoints;
 mod etag;
@@ -32,6 +34,7 @@ mod pipelines;
 mod plans;
 mod problem;
 mod projects;
+mod purchases;
 mod request_id;
 mod runs;
 mod samples;
@@ -41,6 +44,7 @@ mod spending;
 mod table;
 mod trials;
 mod tuning;
+mod unmeasured;
 mod usage;
 mod webhook_endpoints;
 mod webhooks;
@@ -157,6 +161,8 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(pipelines::ledger))
         .routes(routes!(pipelines::cancel))
         .routes(routes!(pipelines::resume))
+        .routes(routes!(purchases::approve))
+        .routes(routes!(purchases::refuse))
         .routes(routes!(endpoints::create, endpoints::list))
         .routes(routes!(
             endpoints::get,
@@ -167,9 +173,30 @@ fn what_runs(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(model_packages::get, model_packages::approve))
 }
 
+/// CI templates, their runs, and what is shown of them.
+fn ci_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
+        .routes(routes!(ci::create, ci::list))
+        .routes(routes!(ci::get, ci::change, ci::delete))
+        .routes(routes!(ci::rotate))
+        .routes(routes!(ci_runs::trigger))
+        .routes(routes!(ci_runs::pin))
+        .routes(routes!(unmeasured::list))
+        .routes(routes!(ci_runs::list))
+        .routes(routes!(ci_runs::get))
+        .routes(routes!(ci_runs::report))
+        .routes(routes!(ci_runs::accept))
+        .routes(routes!(
+            commit_status::set,
+            commit_status::get,
+            commit_status::delete
+        ))
+        .routes(routes!(commit_status::send_again))
+}
+
 /// Specs, catalog, linting, projects, CI, AWS and operations.
 fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
-    router
+    let router = router
         .routes(routes!(specs::create_workload, specs::list_workloads))
         .routes(routes!(specs::get_workload))
         .routes(routes!(specs::create_profile, specs::list_profiles))
@@ -186,22 +213,8 @@ fn the_rest(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(projects::current))
         .routes(routes!(projects::put_budget))
         .routes(routes!(projects::put_limits))
-        .routes(routes!(spending::spending))
-        .routes(routes!(ci::create, ci::list))
-        .routes(routes!(ci::get, ci::change, ci::delete))
-        .routes(routes!(ci::rotate))
-        .routes(routes!(ci_runs::trigger))
-        .routes(routes!(ci_runs::pin))
-        .routes(routes!(ci_runs::list))
-        .routes(routes!(ci_runs::get))
-        .routes(routes!(ci_runs::report))
-        .routes(routes!(ci_runs::accept))
-        .routes(routes!(
-            commit_status::set,
-            commit_status::get,
-            commit_status::delete
-        ))
-        .routes(routes!(commit_status::send_again))
+        .routes(routes!(spending::spending));
+    ci_routes(router)
         .routes(routes!(webhook_endpoints::create, webhook_endpoints::list))
         .routes(routes!(
             webhook_endpoints::get,

@@ -8,14 +8,17 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::budget::least_budget;
+use bakeoff_domain::pipeline::budgets::with_step_budgets;
 use bakeoff_domain::pipeline::check::{Graph, check, oversized, stopped_winners};
-use bakeoff_domain::pipeline::{Flaw, PipelineState};
+use bakeoff_domain::pipeline::{Flaw, PipelineState, StepState};
 use bakeoff_domain::spec::pipeline::PipelineSpec;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
 use super::auth::{Caller, Editor};
+use super::budgets;
 use super::experiments::{Keyed, LedgerParams, ledger_page};
 use super::extract::{Id, Optional, Params, Raw, parse};
 use super::page;
@@ -26,9 +29,11 @@ use crate::api::pipelines::{CreatedPipeline, CreatedStep, PipelineView, ResumePi
 use crate::app::App;
 use crate::ids;
 use crate::pipelines::early;
+use crate::serving;
 use crate::store::StoreError;
 use crate::store::experiments::lifecycle::ExperimentCommand;
 use crate::store::experiments::steps::StepTrial;
+use crate::store::money::caps::Purchase;
 use crate::store::pipelines::{NewPipeline, Pipeline};
 use crate::store::to_json;
 
@@ -75,7 +80,7 @@ pub(super) async fn create(
         Graph::default()
     });
     wrong.extend(stopped_winners(&spec).into_iter().map(FieldError::from));
-    let found = early::findings(&app, caller.project, &spec).await?;
+    let found = Box::pin(early::findings(&app, caller.project, &spec)).await?;
     wrong.extend(found.iter().map(FieldError::from));
     if !wrong.is_empty() {
         return Err(Problem::invalid(wrong));
@@ -91,13 +96,22 @@ async fn start(
     graph: &Graph,
     keyed: &Keyed<'_>,
 ) -> Result<Response, Problem> {
+    let least = least_budget();
+    budgets::allow(app, caller.project, Purchase::Pipeline, least).await?;
     let new = NewPipeline {
         id: PipelineId(ids::fresh()),
         project_id: caller.project,
         spec,
         kinds: &graph.kinds,
     };
-    let reply = to_json(&created(new.id, spec, graph))?;
+    let mut reply = created(new.id, spec, graph);
+    for (told, step) in reply.steps.iter_mut().zip(&spec.steps) {
+        if let Some(end) = serving::step_end(app, caller.project, &spec.region, step).await? {
+            told.absent_service_usd_per_day = end.usd_per_day_absent;
+            told.end_at_aws = Some(end.says);
+        }
+    }
+    let reply = to_json(&reply)?;
     let once = keyed.once(&reply);
     let now = app.clock.now();
     let written = app.store.create_pipeline(&new, &once, now).await;
@@ -118,6 +132,8 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
                 name: step.name.clone(),
                 kind: *kind,
                 needs: needs.iter().filter_map(name).collect(),
+                absent_service_usd_per_day: None,
+                end_at_aws: None,
             })
             .collect(),
     }
@@ -180,11 +196,15 @@ pub(super) async fn list(
     )))
 }
 
-fn absent(id: PipelineId) -> Problem {
+pub(super) fn absent(id: PipelineId) -> Problem {
     Problem::not_found(format!("there is no pipeline {id} in this project"))
 }
 
-async fn shown(app: &App, caller: Caller, id: PipelineId) -> Result<Json<PipelineView>, Problem> {
+pub(super) async fn shown(
+    app: &App,
+    caller: Caller,
+    id: PipelineId,
+) -> Result<Json<PipelineView>, Problem> {
     let found = app.store.pipeline(caller.project, id).await?;
     let view = views(app, found.into_iter().collect()).await?.pop();
     Ok(Json(view.ok_or_else(|| absent(id))?))
@@ -241,9 +261,11 @@ pub(super) async fn cancel(
 /// Resume a pipeline
 ///
 /// Takes up one that failed or was cancelled, at the steps that have not completed, with a larger budget if one is
-/// named. In a running one, it queues jobs again that wait for a person, after a quota was raised or a pause.
+/// named, and other budgets of steps that have not begun. In a running one, it queues jobs again that wait for a person,
+/// after a quota was raised or a pause. Of a completed one, it raises the budget alone: an endpoint that serves on may
+/// then be extended.
 #[utoipa::path(post, path = "/v1/pipelines/{pipeline_id}/resume", operation_id = "resumePipeline", tag = "pipelines",
-    params(("pipeline_id" = PipelineId, Path)), request_body(content = Option<ResumePipeline>, description = "Nothing, or a larger budget"),
+    params(("pipeline_id" = PipelineId, Path)), request_body(content = Option<ResumePipeline>, description = "Nothing, or other budgets"),
     responses((status = 200, description = "As it is now", body = PipelineView), Problems))]
 pub(super) async fn resume(
     State(app): State<App>,
@@ -254,10 +276,14 @@ pub(super) async fn resume(
     let now = app.clock.now();
     let found = app.store.pipeline(caller.project, id).await?;
     let found = found.ok_or_else(|| absent(id))?;
+    if let Some(flaw) = budgets::flaw(asked.budget_usd) {
+        return Err(Problem::invalid(vec![flaw]));
+    }
     may_resume(&found, asked.budget_usd)?;
+    let spec = Box::pin(with_budgets(&app, &found, &asked)).await?;
     let resumed = app
         .store
-        .resume_pipeline(caller.project, id, asked.budget_usd, now)
+        .resume_pipeline(&found, asked.budget_usd, spec.as_ref(), now)
         .await?;
     if !resumed {
         let detail = "somebody has just cancelled it, or it has just completed: look again";
@@ -276,11 +302,47 @@ pub(super) async fn resume(
     shown(&app, caller, id).await
 }
 
+/// The pipeline with the budgets that are asked for, if any of a step is: as it must be when it is created.
+async fn with_budgets(
+    app: &App,
+    found: &Pipeline,
+    asked: &ResumePipeline,
+) -> Result<Option<PipelineSpec>, Problem> {
+    if asked.step_budgets_usd.is_empty() {
+        return Ok(None);
+    }
+    let steps = app.store.pipeline_steps(&[found.id.0]).await?;
+    let states: Vec<StepState> = steps.iter().map(|step| step.state).collect();
+    let changed = with_step_budgets(&found.spec, &states, &asked.step_budgets_usd);
+    let changed = changed
+        .map_err(|flaws| Problem::invalid(flaws.into_iter().map(FieldError::from).collect()))?;
+    let budget_usd = asked.budget_usd.unwrap_or(found.budget_usd);
+    let spec = PipelineSpec {
+        budget_usd,
+        ..changed
+    };
+    let is_open = |place: &usize| {
+        let state = states.get(*place).copied();
+        state.is_some_and(|state| !matches!(state, StepState::Running | StepState::Completed))
+    };
+    let short = Box::pin(early::short_budgets(app, found.project_id, &spec, is_open)).await?;
+    if short.is_empty() {
+        Ok(Some(spec))
+    } else {
+        Err(Problem::invalid(
+            short.iter().map(FieldError::from).collect(),
+        ))
+    }
+}
+
 fn may_resume(found: &Pipeline, budget: Option<Usd>) -> Result<(), Problem> {
-    if matches!(
-        found.state,
-        PipelineState::Cancelling | PipelineState::Completed
-    ) {
+    let is_raise = found.state == PipelineState::Completed && budget.is_some();
+    if !is_raise
+        && matches!(
+            found.state,
+            PipelineState::Cancelling | PipelineState::Completed
+        )
+    {
         let state = found.state.as_str();
         let detail =
             format!("it is {state}: only one that failed, was cancelled or waits is resumed");

@@ -242,6 +242,12 @@ impl Problem {
         }
     }
 
+    /// Whether the request would be refused again until something is mended.
+    pub fn is_refusal(&self) -> bool {
+        let is_final = [StatusCode::FORBIDDEN, StatusCode::UNPROCESSABLE_ENTITY];
+        !self.retryable && is_final.iter().any(|one| one.as_u16() == self.status)
+    }
+
     pub fn internal() -> Self {
         let detail = "internal error; the log has the details under this request id";
         Self::new(

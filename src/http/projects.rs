@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::Usd;
-use rust_decimal::Decimal;
+use bakeoff_domain::money::budget::{CapChange, limit_flaw};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -14,7 +14,6 @@ use super::problem::{FieldError, Problem, Problems};
 use crate::api::projects::ProjectView;
 use crate::app::App;
 
-const BUDGET_USD_MAX: u32 = 1_000_000_000;
 const CONCURRENT_TRIALS_MAX: u32 = 10_000;
 
 /// A project's limits.
@@ -25,22 +24,59 @@ pub(super) struct NewLimits {
     concurrent_trials_max: Option<u32>,
 }
 
-/// A project's budget.
+/// A project's caps; what is absent stays.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct NewBudget {
-    /// Hard cap over all experiments; no cap when null.
-    budget_usd: Option<Usd>,
+    /// Hard cap over all experiments; no cap when null. With 0, nothing starts.
+    #[serde(default, skip_serializing_if = "CapChange::stays")]
+    #[schema(value_type = Option<Usd>)]
+    budget_usd: CapChange,
+    /// The same per calendar month (UTC): what is settled in it, and what is reserved. No cap when null.
+    #[serde(default, skip_serializing_if = "CapChange::stays")]
+    #[schema(value_type = Option<Usd>)]
+    monthly_budget_usd: CapChange,
+}
+
+impl NewBudget {
+    fn errors(&self) -> Vec<FieldError> {
+        let error = |pointer: &str, detail: String, fix: &str| FieldError {
+            pointer: pointer.to_owned(),
+            detail,
+            fix: fix.to_owned(),
+            rule: "budget".to_owned(),
+        };
+        let named = [
+            ("/budget_usd", self.budget_usd),
+            ("/monthly_budget_usd", self.monthly_budget_usd),
+        ];
+        if named.iter().all(|(_, cap)| cap.stays()) {
+            let fix = "name budget_usd, monthly_budget_usd or both";
+            return vec![error("", "nothing is to be changed".to_owned(), fix)];
+        }
+        let flaw = |(pointer, cap): (&str, CapChange)| {
+            let detail = limit_flaw(cap.usd()?, Usd::ZERO)?;
+            let fix = "name such an amount, 0 to have nothing start, or null for no cap";
+            Some(error(pointer, detail, fix))
+        };
+        named.into_iter().filter_map(flaw).collect()
+    }
 }
 
 async fn view(app: &App, id: ProjectId) -> Result<Json<ProjectView>, Problem> {
     let project = app.store.project(id).await?.ok_or_else(Problem::internal)?;
+    let now = app.clock.now();
+    let month = app.store.month_of_project(id, now).await?;
+    let alarms = app.store.budget_alarms(id, now).await?;
     Ok(Json(ProjectView {
         id,
         name: project.name,
         budget_usd: project.budget_usd,
+        monthly_budget_usd: project.monthly_budget_usd,
         reserved_usd: project.reserved_usd,
         settled_usd: project.settled_usd,
         concurrent_trials_max: project.concurrent_trials_max,
+        month: month.into(),
+        budget_alarms: alarms.into_iter().map(Into::into).collect(),
     }))
 }
 
@@ -54,9 +90,9 @@ pub(super) async fn current(
     view(&app, caller.project).await
 }
 
-/// Set the project's budget
+/// Set the project's caps
 ///
-/// Existing reservations remain; nothing new starts beyond the cap.
+/// In all, and per calendar month. Existing reservations remain; nothing new starts beyond a cap.
 #[utoipa::path(put, path = "/v1/projects/current/budget", operation_id = "putProjectBudget", tag = "projects",
     request_body = NewBudget,
     responses((status = 200, description = "The project", body = ProjectView), Problems))]
@@ -65,18 +101,15 @@ pub(super) async fn put_budget(
     Admin(caller): Admin,
     Strict(new): Strict<NewBudget>,
 ) -> Result<Json<ProjectView>, Problem> {
-    let is_sound = |usd: Usd| usd.0 > Decimal::ZERO && usd.0 <= Decimal::from(BUDGET_USD_MAX);
-    if new.budget_usd.is_some_and(|usd| !is_sound(usd)) {
-        return Err(Problem::invalid(vec![FieldError {
-            pointer: "/budget_usd".to_owned(),
-            detail: "not a valid amount in US dollars".to_owned(),
-            fix: format!("give a positive amount up to {BUDGET_USD_MAX}, or null for no cap"),
-            rule: "budget".to_owned(),
-        }]));
+    let (total, monthly) = (new.budget_usd, new.monthly_budget_usd);
+    let errors = new.errors();
+    if !errors.is_empty() {
+        return Err(Problem::invalid(errors));
     }
     app.store
-        .set_project_budget(caller.project, new.budget_usd)
+        .set_project_budgets(caller.project, total, monthly)
         .await?;
+    app.wake_schedulers();
     view(&app, caller.project).await
 }
 

@@ -1,9 +1,9 @@
 //! Webhooks that come in: CI's own trigger, GitHub's and GitLab's. Nothing of a body is read before its signature was
 //! verified, and each delivery counts once.
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
+use bakeoff_domain::ci::unmeasured::Unmeasured;
 use bakeoff_domain::ci::{Heard, Sender, github, gitlab, template};
 use bakeoff_domain::ids::TemplateId;
 use base64::Engine;
@@ -14,10 +14,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::ci_runs::{Answer, Told, start, told};
+use super::ci_runs::{Answer, ignored, start, told};
+use super::deliveries::Told;
 use super::extract::{Id, Raw, Webhook, parse};
 use super::heavy::aside;
 use super::problem::{Problem, Problems};
+use super::unmeasured;
 use crate::api::ci::{CiStarted, CiTrigger};
 use crate::app::App;
 use crate::auth::secrets::{ci_secret, mac};
@@ -74,21 +76,12 @@ fn is_signed(signature: &str, key: &[u8], body: &[u8]) -> bool {
     given.is_some_and(|given| mac(key, body).verify_slice(&given).is_ok())
 }
 
-fn ignored(why: impl Into<String>) -> (StatusCode, Json<CiStarted>) {
-    let answer = CiStarted {
-        experiment_id: None,
-        run_id: None,
-        duplicate: false,
-        ignored: Some(why.into()),
-    };
-    (StatusCode::OK, Json(answer))
-}
-
 /// Start an experiment from CI
 ///
 /// Headers: `X-Bakeoff-Template` (the template's id) and `X-Bakeoff-Signature-256` (`sha256=`
 /// followed by the HMAC-SHA256 of the raw body with the template's secret). The body's
-/// `delivery_id` counts once: a redelivery starts nothing. What the template does not take in is refused, and so is a
+/// `delivery_id` counts once: a redelivery starts nothing. A commit that has a run with the same inputs joins it, whoever
+/// told of it, unless the body says `repeat`. What the template does not take in is refused, and so is a
 /// trigger that lacks something that the template takes in.
 #[utoipa::path(post, path = "/v1/webhooks/ci", operation_id = "triggerFromCi", tag = "webhooks", security(()),
     params(("X-Bakeoff-Template" = String, Header), ("X-Bakeoff-Signature-256" = String, Header)),
@@ -111,7 +104,8 @@ pub(super) async fn bakeoff(State(app): State<App>, headers: HeaderMap, Raw(body
 ///
 /// As GitHub sends it, with the template's secret: `ping`, `push` and `pull_request`; `X-Hub-Signature-256` is
 /// verified over the raw body, JSON or form. Deleted branches, other branches than the template's, and pull requests of
-/// forks start nothing. A commit of a branch counts once, whatever tells of it.
+/// forks start nothing, and neither does another repository than the template's; the reason is shown beside the commit
+/// (`GET /v1/ci-templates/{template_id}/unmeasured`). A commit is measured once, whatever tells of it.
 #[utoipa::path(post, path = "/v1/webhooks/github/{template_id}", operation_id = "triggerFromGithub", tag = "webhooks", security(()),
     params(("template_id" = TemplateId, Path), ("X-GitHub-Event" = String, Header), ("X-Hub-Signature-256" = String, Header)),
     request_body = serde_json::Value,
@@ -246,7 +240,8 @@ fn is_standard(signatures: &str, key: &[u8], signed: &[u8]) -> bool {
     })
 }
 
-/// Starts what somebody else's webhook tells of, if it tells of a commit.
+/// Starts what somebody else's webhook tells of, if it tells of a commit. A commit that is not measured is kept, and its
+/// reason is shown beside it.
 async fn heard(
     app: &App,
     template: Template,
@@ -254,26 +249,53 @@ async fn heard(
     id: String,
     heard: Result<Heard, String>,
 ) -> Answer {
-    match heard.map_err(Problem::malformed)? {
-        Heard::Ignored(why) => Ok(ignored(why)),
-        Heard::Trigger(event, trigger) => {
-            if let Some(why) = template.settings.ignores(event, &trigger) {
-                return Ok(ignored(why));
-            }
-            if let Some(name) = template::unsaid(&to_json(&template.spec)?, &trigger) {
-                let why =
-                    format!("this template needs ${{ci.{name}}}, which this event does not say");
-                return Ok(ignored(why));
-            }
-            let told = Told {
-                id,
-                sender,
-                event,
-                trigger,
-            };
-            start(app, template, told).await
-        }
+    let (event, trigger, refused) = match heard.map_err(Problem::malformed)? {
+        Heard::Ignored(why) => return Ok(ignored(why)),
+        Heard::Refused(event, trigger, why) => (event, trigger, Some(why)),
+        Heard::Trigger(event, trigger) => (event, trigger, None),
+    };
+    let told = Told {
+        id,
+        sender,
+        event,
+        trigger,
+        is_repeat: false,
+    };
+    if let Err(problem) = unmeasured::check_repository(app, &template, &told).await {
+        // The commit is not one of the repository that statuses are sent to.
+        unmeasured::note_refusal(app, template.id, &told, &problem, None).await;
+        return Err(problem);
     }
+    if let Some(why) = unmeasured_because(app, &template, &told, refused).await? {
+        return Ok(ignored(why));
+    }
+    start(app, template, told).await
+}
+
+/// Why the commit of a webhook is not measured, which is kept and shown; `refused`: if its event says so by itself.
+async fn unmeasured_because(
+    app: &App,
+    template: &Template,
+    told: &Told,
+    refused: Option<String>,
+) -> Result<Option<String>, Problem> {
+    let (settings, trigger, now) = (&template.settings, &told.trigger, app.clock.now());
+    if let Some(why) = settings.ignores(told.event, trigger) {
+        let delay = settings.ignored_shown_after(told.event, trigger);
+        let (outcome, shown_at) = (Unmeasured::Ignored, Some(now + delay));
+        unmeasured::note(app, template.id, told, outcome, &why, shown_at).await?;
+        return Ok(Some(why));
+    }
+    let unsaid = template::unsaid(&to_json(&template.spec)?, trigger);
+    let unsaid = unsaid
+        .map(|name| format!("this template needs ${{ci.{name}}}, which this event does not say"));
+    let Some(why) = refused.or(unsaid) else {
+        return Ok(None);
+    };
+    let reason = format!("{why}: start it with bakeoff gate");
+    let (outcome, shown_at) = (Unmeasured::Refused, Some(now));
+    unmeasured::note(app, template.id, told, outcome, &reason, shown_at).await?;
+    Ok(Some(why))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::api::model_packages::RegisterModel;
 use crate::app::App;
+use crate::pipelines::worst_case::{self, ReadSteps};
 use crate::store::StoreError;
 use crate::{document, intake};
 
@@ -97,6 +98,7 @@ pub async fn findings(
                 .fix("use one of them"),
         );
     }
+    let mut steps = ReadSteps::default();
     for (place, step) in spec.steps.iter().enumerate() {
         for (kind, body) in step.bodies() {
             let pointer = format!("/steps/{place}/{}", kind.as_str());
@@ -106,19 +108,49 @@ pub async fn findings(
                 StepKind::Transform => _ = read::<TransformSpec>(body, &pointer, &mut told),
                 StepKind::Endpoint => _ = read::<EndpointSpec>(body, &pointer, &mut told),
                 StepKind::Model => _ = read::<RegisterModel>(body, &pointer, &mut told),
-                StepKind::FullRun => full_run(body, &pointer, &mut told),
+                StepKind::FullRun => {
+                    let run = full_run(body, &pointer, &mut told);
+                    steps.full_runs.extend(run.map(|run| (place, run)));
+                }
                 StepKind::Experiment => {
                     if let Some(experiment) = read::<ExperimentSpec>(body, &pointer, &mut told) {
+                        let known = (step.name.clone(), experiment.clone());
+                        steps.comparisons.extend([known]);
                         told.extend(lint(app, project, spec, &pointer, experiment).await?);
                     }
                 }
             }
         }
     }
+    // What is wrong with a comparison says nothing of its full runs.
+    if told.is_empty() {
+        told = Box::pin(worst_case::findings(app, project, spec, &steps)).await?;
+    }
     Ok(told)
 }
 
-fn full_run(body: &Value, pointer: &str, told: &mut Vec<Finding>) {
+/// The full runs, of those that are still to begin, whose budget does not cover every candidate.
+pub async fn short_budgets(
+    app: &App,
+    project: ProjectId,
+    spec: &PipelineSpec,
+    is_open: impl Fn(&usize) -> bool,
+) -> Result<Vec<Finding>, StoreError> {
+    let (mut steps, mut ignored) = (ReadSteps::default(), Vec::new());
+    for (place, step) in spec.steps.iter().enumerate() {
+        let run = step.full_run.as_ref().filter(|_| is_open(&place));
+        let run = run.and_then(|body| full_run(body, "", &mut ignored));
+        steps.full_runs.extend(run.map(|run| (place, run)));
+        let comparison = step.experiment.as_ref();
+        let comparison = comparison.and_then(|body| read(body, "", &mut ignored));
+        steps
+            .comparisons
+            .extend(comparison.map(|spec| (step.name.clone(), spec)));
+    }
+    Box::pin(worst_case::findings(app, project, spec, &steps)).await
+}
+
+fn full_run(body: &Value, pointer: &str, told: &mut Vec<Finding>) -> Option<FullRunSpec> {
     let mut rest = body.clone();
     let of = rest
         .as_object_mut()
@@ -128,7 +160,7 @@ fn full_run(body: &Value, pointer: &str, told: &mut Vec<Finding>) {
         let finding = found("pipeline", at).says("must name the experiment whose answer is run");
         told.push(finding.fix("use ${<step>.experiment_id}, or an id"));
     }
-    read::<FullRunSpec>(&rest, pointer, told);
+    read::<FullRunSpec>(&rest, pointer, told)
 }
 
 /// What the linter says of a comparison.

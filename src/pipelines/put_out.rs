@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::pipeline::StepKind;
+use bakeoff_domain::ranking::recommendation::Ranked;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -148,27 +150,27 @@ async fn put_out_by_experiment(
     let first = answer.as_ref().and_then(|answer| answer.ranked.first());
     let winner = match first {
         None => Value::Null,
-        Some(row) => {
-            let shown = app
-                .store
-                .shown_trial(pipeline.project_id, row.trial_id)
-                .await?;
-            let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
-            let mut aftermath = app.store.aftermath(&[row.trial_id.0]).await?;
-            let last = attempts.into_iter().next_back();
-            let model = last
-                .as_ref()
-                .and_then(|last| aftermath.remove(&last.id)?.model_s3_uri);
-            json!({
-                "candidate": row.candidate, "instance_type": row.instance_type,
-                "instance_count": row.instance_count, "purchase_option": row.purchase_option,
-                "trial_id": row.trial_id, "job_name": last.map(|last| last.job_name), "model_s3_uri": model,
-            })
-        }
+        Some(row) => winner(app, pipeline.project_id, row).await?,
     };
     Ok(json!({
         "experiment_id": id, "headline": answer.as_ref().map(|answer| answer.headline.as_str()),
         "winner": winner,
+    }))
+}
+
+/// What is told of a row of an answer: of its first, or of the one that a person has chosen.
+pub async fn winner(app: &App, project: ProjectId, row: &Ranked) -> Result<Value, StoreError> {
+    let shown = app.store.shown_trial(project, row.trial_id).await?;
+    let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
+    let mut aftermath = app.store.aftermath(&[row.trial_id.0]).await?;
+    let last = attempts.into_iter().next_back();
+    let model = last
+        .as_ref()
+        .and_then(|last| aftermath.remove(&last.id)?.model_s3_uri);
+    Ok(json!({
+        "candidate": row.candidate, "instance_type": row.instance_type,
+        "instance_count": row.instance_count, "purchase_option": row.purchase_option,
+        "trial_id": row.trial_id, "job_name": last.map(|last| last.job_name), "model_s3_uri": model,
     }))
 }
 

@@ -1,15 +1,16 @@
 //! Convergence curves of a metric against steps, hours and dollars, for trials and external runs
 //! together. Reads rollups only, in three queries regardless of the number of curves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::measure::convergence::{self, Stretch};
 use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::metric::{Meaning, STEP, TRAIN_LOSS, VALIDATION_LOSS};
 use bakeoff_domain::measure::steady::Bucket;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::whole;
-use bakeoff_domain::ranking::outcome::{Target, Tokens};
+use bakeoff_domain::ranking::outcome::{Reached, Target, Tokens};
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -29,7 +30,7 @@ use crate::store::{Store, StoreError};
 struct Subject {
     id: Uuid,
     candidate: String,
-    trial_id: Option<bakeoff_domain::ids::TrialId>,
+    trial_id: Option<TrialId>,
     run_id: Option<bakeoff_domain::ids::RunId>,
     stretches: Vec<Stretch>,
     tokens_per_step: Option<f64>,
@@ -39,6 +40,24 @@ impl Subject {
     fn tokens(&self, point: &convergence::Point) -> Option<f64> {
         let step = point.step.zip(self.tokens_per_step);
         step.map(|(step, tokens)| tokens * real(step))
+    }
+
+    /// Where a trial has reached a loss; one that goes on must have stayed there.
+    fn reached(
+        &self,
+        curve: &[convergence::Point],
+        loss: f64,
+        is_over: bool,
+    ) -> Option<(TrialId, Reached)> {
+        let point = if is_over {
+            convergence::reached(curve, loss)?
+        } else {
+            convergence::lasting(curve, loss)?
+        };
+        // A loss that is there before the first step needs no run.
+        let tokens = self.tokens(point).filter(|tokens| *tokens > 0.0)?;
+        let (at, usd) = (point.at, point.usd);
+        Some((self.trial_id?, Reached { at, tokens, usd }))
     }
 }
 
@@ -113,15 +132,21 @@ impl Reports {
     }
 }
 
-/// The tokens of an experiment's full run, as far as its comparable trials have come towards the loss
-/// that it is projected to.
+/// How far an experiment's comparable trials have come towards the loss that its full run is projected to.
+pub(super) struct Progression {
+    /// Of the full run.
+    pub(super) tokens: Tokens,
+    /// Where trials have reached it for good.
+    pub(super) reached: BTreeMap<TrialId, Reached>,
+}
+
 pub(super) async fn towards(
     store: &Store,
     evidence: &Evidence,
     experiment: &Experiment,
     loss: f64,
     now: DateTime<Utc>,
-) -> Result<Tokens, StoreError> {
+) -> Result<Progression, StoreError> {
     let trials = evidence.trials.iter();
     let compared = trials.filter(|trial| trial.plan.incomparable.is_none());
     let subjects: Vec<Subject> = compared
@@ -139,7 +164,12 @@ pub(super) async fn towards(
     } else {
         reports(store, &ids, TRAIN_LOSS).await?
     };
+    let over: BTreeSet<Uuid> = (evidence.trials.iter())
+        .filter(|trial| trial.state.is_terminal())
+        .map(|trial| trial.id.0)
+        .collect();
     let (mut reached, mut least, mut reporting) = (Vec::new(), None::<f64>, 0);
+    let mut by_trial = BTreeMap::new();
     for subject in &subjects {
         let curve = reports.curve(subject);
         reporting += usize::from(!curve.is_empty());
@@ -147,6 +177,7 @@ pub(super) async fn towards(
         let tokens = first.and_then(|first| subject.tokens(first));
         // A loss that is there before the first step needs no run.
         reached.extend(tokens.filter(|tokens| *tokens > 0.0));
+        by_trial.extend(subject.reached(&curve, loss, over.contains(&subject.id)));
         least = curve
             .iter()
             .map(|point| point.value)
@@ -160,7 +191,10 @@ pub(super) async fn towards(
         reached_by: reached.len(),
         least,
     };
-    Ok(Tokens::of(workload).towards(target, &reached))
+    Ok(Progression {
+        tokens: Tokens::of(workload).towards(target, &reached),
+        reached: by_trial,
+    })
 }
 
 async fn reports(store: &Store, subjects: &[Uuid], metric: &str) -> Result<Reports, StoreError> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bakeoff_domain::diagnosis::fruitless::ReportedLoss;
 use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::measure::eta::Progress;
 use bakeoff_domain::measure::metric::{self, Source};
@@ -31,6 +32,8 @@ const SPEEDS: [&str; 3] = [
     metric::SAMPLES_PER_SECOND,
     metric::STEPS_PER_SECOND,
 ];
+/// Losses that are no number, so that it is no single bad step.
+const NON_FINITE_MIN: i64 = 3;
 const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
 
 /// Figures of several subjects.
@@ -181,6 +184,40 @@ impl Figures {
 
     fn of(&self, subject: Uuid) -> impl Iterator<Item = &Series> {
         self.series.get(&subject).into_iter().flatten()
+    }
+
+    /// Whether anything was reported that a speed follows from.
+    pub fn reports_speed(&self, subject: Uuid) -> bool {
+        self.of(subject)
+            .any(|one| SPEEDS.contains(&one.metric.as_str()) || has_steps(one))
+    }
+
+    /// Of the loss that was reported last.
+    pub fn reported_loss(&self, subject: Uuid) -> Option<ReportedLoss> {
+        let losses = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS];
+        let losses = losses.iter().filter_map(|name| self.series(subject, name));
+        let of = |one: &Series| {
+            let is_finite = one.last_value.is_some_and(f64::is_finite);
+            Some(ReportedLoss {
+                is_finite: is_finite || one.non_finite < NON_FINITE_MIN,
+                last_at: one.last_at?,
+            })
+        };
+        let all: Vec<ReportedLoss> = losses.filter_map(of).collect();
+        let lost = all.iter().find(|one| !one.is_finite);
+        lost.or_else(|| all.first()).copied()
+    }
+
+    /// The steady mean of what the script calls tokens per second.
+    pub fn reported_tokens_per_second(&self, subject: Uuid) -> Option<f64> {
+        self.mean(subject, metric::TOKENS_PER_SECOND)
+    }
+
+    /// Utilisation of its accelerators while it runs, oldest first.
+    pub fn utilization(&self, subject: Uuid) -> Vec<Bucket> {
+        let series = self.series(subject, metric::GPU_UTILIZATION);
+        let buckets = series.and_then(|one| self.buckets.get(&one.id));
+        buckets.cloned().unwrap_or_default()
     }
 
     pub fn first_at(&self, subject: Uuid) -> Option<DateTime<Utc>> {

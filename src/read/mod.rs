@@ -250,17 +250,14 @@ pub async fn recommendation(
     decide(store, experiment, now).await
 }
 
-/// The ranking at current prices, projected to all tokens whatever loss the experiment has for a target.
-pub async fn recommendation_for_all_tokens(
+/// The tokens of an experiment's full run: those to its target loss if a trial has reached it, and otherwise all.
+pub async fn full_run_tokens(
     store: &Store,
     experiment: &Experiment,
     now: DateTime<Utc>,
-) -> Result<Recommendation, StoreError> {
+) -> Result<Tokens, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
-    let outcomes = outcomes(&evidence, experiment, now);
-    let tokens = Tokens::of(experiment.resolved.workload());
-    let objective = &experiment.resolved.spec().objective;
-    Ok(recommend(&outcomes, objective, tokens))
+    Ok(standing(store, &evidence, experiment, now).await?.tokens)
 }
 
 /// The ranking at current prices, unless a plan is unreadable: a ranking without that trial must
@@ -294,8 +291,7 @@ async fn ranking(
     experiment: &Experiment,
     now: DateTime<Utc>,
 ) -> Result<Recommendation, StoreError> {
-    let tokens = tokens(store, evidence, experiment, now).await?;
-    let outcomes = outcomes(evidence, experiment, now);
+    let Standing { outcomes, tokens } = standing(store, evidence, experiment, now).await?;
     let objective = &experiment.resolved.spec().objective;
     let answer = Recommendation {
         evidence_sha256: Some(evidence_sha256(&outcomes, objective, tokens)),
@@ -347,10 +343,9 @@ pub async fn verdict(
     if !evidence.trials.iter().all(|trial| trial.is_readable) {
         return Ok(Verdict::default());
     }
-    let outcomes = outcomes(&evidence, experiment, now);
+    let Standing { outcomes, tokens } = standing(store, &evidence, experiment, now).await?;
     let spec = experiment.resolved.spec();
     let objective = &spec.objective;
-    let tokens = tokens(store, &evidence, experiment, now).await?;
     let policy = spec.stopping_policy.unwrap_or(StoppingPolicy::Full);
     let judged = |index: usize, reason: String| {
         let trial = outcomes.get(index)?.trial_id;
@@ -390,17 +385,29 @@ fn outcomes(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) ->
         .collect()
 }
 
-/// The tokens of the trials and of the full run.
-async fn tokens(
+/// The outcomes of an experiment's trials, and the tokens of the trials and of the full run.
+struct Standing {
+    outcomes: Vec<Outcome>,
+    tokens: Tokens,
+}
+
+async fn standing(
     store: &Store,
     evidence: &Evidence,
     experiment: &Experiment,
     now: DateTime<Utc>,
-) -> Result<Tokens, StoreError> {
-    match experiment.resolved.spec().objective.target_loss {
-        None => Ok(Tokens::of(experiment.resolved.workload())),
-        Some(loss) => convergence::towards(store, evidence, experiment, loss, now).await,
+) -> Result<Standing, StoreError> {
+    let mut outcomes = outcomes(evidence, experiment, now);
+    let Some(loss) = experiment.resolved.spec().objective.target_loss else {
+        let tokens = Tokens::of(experiment.resolved.workload());
+        return Ok(Standing { outcomes, tokens });
+    };
+    let progression = convergence::towards(store, evidence, experiment, loss, now).await?;
+    for outcome in &mut outcomes {
+        outcome.reached = progression.reached.get(&outcome.trial_id).copied();
     }
+    let tokens = progression.tokens;
+    Ok(Standing { outcomes, tokens })
 }
 
 /// Why a trial ended as it did: of one whose script ran and failed, what was found out is worth more than

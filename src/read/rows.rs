@@ -349,6 +349,7 @@ fn attempt_runs<'a>(trial: &'a Trial, attempts: &'a [Attempt]) -> Vec<AttemptRun
         ended_at: attempt.ended_at,
         modified_at: attempt.modified_at,
         listed_at: attempt.listed_at,
+        checkpoints: &attempt.checkpoint_times,
     });
     runs.collect()
 }

@@ -1,10 +1,15 @@
 //! CI templates with their versions, and the deliveries that started something from them.
 
 pub mod commit_statuses;
+pub mod joining;
+pub mod repositories;
 pub mod runs;
+pub mod unmeasured;
+pub mod waits;
 
 use bakeoff_domain::ci::{Event, Sender, Trigger};
-use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId, TemplateId};
+use bakeoff_domain::ids::{CiRunId, ProjectId, TemplateId};
+use bakeoff_domain::money::budget::TemplateCaps;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::ci::TemplateSettings;
 use chrono::{DateTime, Utc};
@@ -13,7 +18,7 @@ use uuid::Uuid;
 
 use crate::store::{Store, StoreError, error, stored};
 
-const TABLE: &str = "ci_templates";
+pub(in crate::store) const TABLE: &str = "ci_templates";
 /// Characters of a ref.
 const REF_MAX: usize = 250;
 
@@ -42,6 +47,12 @@ pub struct NewVersion<'a> {
     pub settings: &'a TemplateSettings,
 }
 
+impl NewVersion<'_> {
+    fn caps(&self) -> TemplateCaps {
+        self.settings.caps(self.spec.budget_usd)
+    }
+}
+
 /// A delivery that starts something; its id counts once for a template.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery<'a> {
@@ -51,18 +62,16 @@ pub struct Delivery<'a> {
     pub sender: Sender,
     pub event: Event,
     pub trigger: &'a Trigger,
+    /// Hash of the commit and of what the template takes in ([`bakeoff_domain::ci::template::what_runs`]).
+    pub what_runs: &'a str,
     /// The run that it starts, if it is new.
     pub run: CiRunId,
-}
-
-/// What a delivery has started before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Delivered {
-    pub experiment: ExperimentId,
-    /// None of a delivery from before there were runs.
-    pub run: Option<CiRunId>,
-    /// It was of another commit: somebody uses a delivery id twice.
-    pub is_of_another_commit: bool,
+    /// It starts a run although there is one that measures the same.
+    pub is_repeat: bool,
+    /// Earlier runs of its branch without a verdict end.
+    pub supersedes: bool,
+    /// The template's settings say which repository is its own.
+    pub is_repository_stated: bool,
 }
 
 struct Row {
@@ -109,12 +118,17 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
+        let caps = new.caps();
         sqlx::query!(
-            "INSERT INTO ci_templates (id, project_id, name, created_at, changed_at) VALUES ($1, $2, $3, $4, $4)",
+            r#"INSERT INTO ci_templates (id, project_id, name, created_at, changed_at, runs_at_once, usd_per_day, usd_per_month)
+               VALUES ($1, $2, $3, $4, $4, $5, $6, $7)"#,
             id.0,
             project.0,
             new.name,
             now,
+            caps.runs_at_once.cast_signed(),
+            caps.usd_per_day.0,
+            caps.usd_per_month.0,
         )
         .execute(&mut *tx)
         .await?;
@@ -132,13 +146,18 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<u32>, StoreError> {
         let mut tx = self.pool.begin().await?;
+        let caps = new.caps();
         let version = sqlx::query_scalar!(
-            r#"UPDATE ci_templates SET version = version + 1, name = $3, changed_at = $4
+            r#"UPDATE ci_templates
+               SET version = version + 1, name = $3, changed_at = $4, runs_at_once = $5, usd_per_day = $6, usd_per_month = $7
                WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL RETURNING version"#,
             id.0,
             project.0,
             new.name,
             now,
+            caps.runs_at_once.cast_signed(),
+            caps.usd_per_day.0,
+            caps.usd_per_month.0,
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -255,37 +274,6 @@ impl Store {
         .await?;
         Ok(deleted.rows_affected() == 1)
     }
-
-    /// The experiment that a delivery started, if it was seen before. Of GitHub's and GitLab's a commit of a branch
-    /// counts once for a version of the template: a push and its pull request tell of the same one.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn delivered(
-        &self,
-        delivery: &Delivery<'_>,
-    ) -> Result<Option<Delivered>, StoreError> {
-        let row = sqlx::query!(
-            r#"SELECT experiment_id AS "experiment_id!", run_id, coalesce(commit_sha <> $4, false) AS "is_of_another_commit!"
-               FROM ci_deliveries WHERE template_id = $1 AND delivery_id = $2
-               UNION ALL
-               SELECT experiment_id, run_id, false FROM ci_deliveries
-               WHERE template_id = $1 AND template_version = $3 AND commit_sha = $4 AND git_ref = $5
-                 AND sender IN ('github', 'gitlab') AND $6 IN ('github', 'gitlab')
-               LIMIT 1"#,
-            delivery.template.0,
-            delivery.id,
-            i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
-            delivery.trigger.commit,
-            git_ref(delivery.trigger),
-            delivery.sender.as_str(),
-        )
-        .fetch_optional(&self.pool)
-        .await?;
-        Ok(row.map(|row| Delivered {
-            experiment: ExperimentId(row.experiment_id),
-            run: row.run_id.map(CiRunId),
-            is_of_another_commit: row.is_of_another_commit,
-        }))
-    }
 }
 
 /// As much of a ref as is stored.
@@ -311,44 +299,5 @@ async fn insert_version(
     )
     .execute(tx)
     .await?;
-    Ok(())
-}
-
-/// Writes what a delivery started, in the transaction that starts it. A template that was deleted meanwhile starts
-/// nothing: `Missing`.
-pub(in crate::store) async fn remember_delivery(
-    tx: &mut PgConnection,
-    delivery: &Delivery<'_>,
-    project: ProjectId,
-    experiment: ExperimentId,
-    now: DateTime<Utc>,
-) -> Result<(), StoreError> {
-    runs::insert_run(tx, delivery, project, experiment, now).await?;
-    let pull_request = delivery.trigger.pull_request;
-    let written = sqlx::query!(
-        r#"INSERT INTO ci_deliveries (template_id, delivery_id, experiment_id, received_at, template_version, sender, event,
-                                      commit_sha, git_ref, pull_request, run_id)
-           SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11
-           FROM ci_templates WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE"#,
-        delivery.template.0,
-        delivery.id,
-        experiment.0,
-        now,
-        i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
-        delivery.sender.as_str(),
-        delivery.event.as_str(),
-        delivery.trigger.commit,
-        git_ref(delivery.trigger),
-        pull_request.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
-        delivery.run.0,
-    )
-    .execute(tx)
-    .await?;
-    if written.rows_affected() == 0 {
-        return Err(StoreError::Missing {
-            table: TABLE,
-            id: delivery.template.to_string(),
-        });
-    }
     Ok(())
 }

@@ -3,9 +3,13 @@
 
 pub(in crate::store) mod begin;
 mod changes;
+mod own_budget;
+mod schedule;
 
 pub use self::begin::NewEndpoint;
-pub use self::changes::{EndpointNext, Extended, Extension, NewRevision};
+pub use self::changes::{EndpointNext, NewRevision};
+pub use self::own_budget::{Extended, Extension};
+pub use self::schedule::{EndTrouble, EndpointClaim, StoredEnd};
 
 use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
@@ -13,6 +17,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::hosting::{EndpointRequest, ModelRequest};
 use bakeoff_domain::serving::EndpointState;
 use bakeoff_domain::serving::decide::EndpointFacts;
+use bakeoff_domain::serving::scheduled_end::{EndFacts, usd_per_day_absent};
 use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -65,7 +70,9 @@ pub struct Endpoint {
     /// Since when it is billed.
     pub started_at: Option<DateTime<Utc>>,
     /// When it must be deleted so that what is reserved is enough.
-    pub(super) latest_end: Option<DateTime<Utc>>,
+    pub latest_end: Option<DateTime<Utc>>,
+    /// Its end at AWS.
+    pub end: StoredEnd,
     plan: serde_json::Value,
 }
 
@@ -85,6 +92,40 @@ impl Endpoint {
             latest_end: self.latest_end,
             is_announced: self.announced_at.is_some(),
         }
+    }
+
+    pub fn claim(&self) -> EndpointClaim {
+        EndpointClaim {
+            id: self.id,
+            claims: self.claims,
+        }
+    }
+
+    /// What is stored of its end at AWS.
+    pub fn end_facts(&self, has_role: bool) -> EndFacts {
+        EndFacts {
+            has_role,
+            is_ending: self.is_stopping
+                || self.trial_state.is_terminal()
+                || self.state == EndpointState::Deleting
+                || self.state.is_over(),
+            expires_at: self.expires_at,
+            latest_end: self.latest_end,
+            confirmed: self.end.at,
+            is_in_doubt: self.end.is_in_doubt,
+            is_refused: self.end.is_refused,
+            tried_at: self.end.tried_at,
+        }
+    }
+
+    /// What each day costs that the service is away, where AWS does not end it: at its price, or the one of its plan.
+    pub fn usd_per_day_absent(&self) -> Option<Usd> {
+        let plan = || -> Option<TrialPlan> {
+            let id = self.trial_id;
+            stored::read(self.plan.clone(), "trials", id, "plan").ok()
+        };
+        let rate = (self.usd_per_hour).or_else(|| Some(plan()?.price?.usd_per_hour))?;
+        Some(usd_per_day_absent(rate, self.spec.instance_count))
     }
 
     /// The request that it was created with.
@@ -129,6 +170,11 @@ struct Row {
     reserved_usd: Decimal,
     started_at: Option<DateTime<Utc>>,
     latest_end: Option<DateTime<Utc>>,
+    scheduled_end_at: Option<DateTime<Utc>>,
+    schedule_in_doubt: bool,
+    schedule_tried_at: Option<DateTime<Utc>>,
+    schedule_trouble: Option<String>,
+    schedule_refused_at: Option<DateTime<Utc>>,
     plan: serde_json::Value,
 }
 
@@ -173,6 +219,13 @@ impl TryFrom<Row> for Endpoint {
             reserved_usd: Usd(row.reserved_usd),
             started_at: row.started_at,
             latest_end: row.latest_end,
+            end: StoredEnd {
+                at: row.scheduled_end_at,
+                is_in_doubt: row.schedule_in_doubt,
+                tried_at: row.schedule_tried_at,
+                trouble: row.schedule_trouble,
+                is_refused: row.schedule_refused_at.is_some(),
+            },
             plan: row.plan,
         })
     }
@@ -220,7 +273,9 @@ impl Store {
                       j.job_name AS "job_name?", j.secondary_status AS status, r.model_package_id,
                       j.usd_per_hour AS "usd_per_hour?", x.budget_usd, x.settled_usd, x.reserved_usd,
                       j.started_at AS "started_at?", t.plan,
-                      j.started_at + make_interval(secs => t.billed_seconds_max) - interval '15 minutes' AS latest_end
+                      j.started_at + make_interval(secs => t.billed_seconds_max) - interval '15 minutes' AS latest_end,
+                      CASE WHEN e.scheduled_job = j.job_name THEN e.scheduled_end_at END AS scheduled_end_at,
+                      e.schedule_in_doubt, e.schedule_tried_at, e.schedule_trouble, e.schedule_refused_at
                FROM endpoints e JOIN trials t ON t.id = e.trial_id JOIN experiments x ON x.id = e.experiment_id
                     JOIN endpoint_revisions r ON r.endpoint_id = e.id AND r.revision = e.revision
                     LEFT JOIN LATERAL (SELECT * FROM jobs WHERE trial_id = e.trial_id ORDER BY number DESC LIMIT 1) j ON true

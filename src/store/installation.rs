@@ -178,6 +178,9 @@ impl Store {
         sqlx::query!("UPDATE experiments SET reserved_usd = 0 WHERE reserved_usd <> 0")
             .execute(&mut *tx)
             .await?;
+        sqlx::query!("UPDATE ci_templates SET reserved_usd = 0 WHERE reserved_usd <> 0")
+            .execute(&mut *tx)
+            .await?;
         sqlx::query!("UPDATE projects SET reserved_usd = 0 WHERE reserved_usd <> 0")
             .execute(&mut *tx)
             .await?;

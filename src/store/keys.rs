@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::budget::CapChange;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::store::error::found_one;
@@ -24,6 +25,8 @@ pub struct Project {
     pub id: ProjectId,
     pub name: String,
     pub budget_usd: Option<Usd>,
+    /// Per calendar month, UTC.
+    pub monthly_budget_usd: Option<Usd>,
     pub reserved_usd: Usd,
     pub settled_usd: Usd,
     /// Maximum number of concurrent trials.
@@ -53,19 +56,21 @@ pub struct ListedKey {
 }
 
 impl Store {
-    /// Finds the project of that name, or creates it.
+    /// Finds the project of that name, or creates it with that budget; none is no cap.
     pub async fn ensure_project(
         &self,
         fresh: ProjectId,
         name: &str,
+        budget: Option<Usd>,
         now: DateTime<Utc>,
     ) -> Result<ProjectId, StoreError> {
         let id = sqlx::query_scalar!(
-            r#"INSERT INTO projects (id, name, created_at) VALUES ($1, $2, $3)
+            r#"INSERT INTO projects (id, name, budget_usd, created_at) VALUES ($1, $2, $3, $4)
                ON CONFLICT ON CONSTRAINT projects_name_key DO UPDATE SET name = excluded.name
                RETURNING id"#,
             fresh.0,
             name,
+            budget.map(|usd| usd.0),
             now,
         )
         .fetch_one(&self.pool)
@@ -75,7 +80,7 @@ impl Store {
 
     pub async fn project(&self, id: ProjectId) -> Result<Option<Project>, StoreError> {
         let row = sqlx::query!(
-            "SELECT name, budget_usd, reserved_usd, settled_usd, concurrent_trials_max FROM projects WHERE id = $1",
+            "SELECT name, budget_usd, monthly_budget_usd, reserved_usd, settled_usd, concurrent_trials_max FROM projects WHERE id = $1",
             id.0
         )
         .fetch_optional(&self.pool)
@@ -84,6 +89,7 @@ impl Store {
             id,
             name: row.name,
             budget_usd: row.budget_usd.map(Usd),
+            monthly_budget_usd: row.monthly_budget_usd.map(Usd),
             reserved_usd: Usd(row.reserved_usd),
             settled_usd: Usd(row.settled_usd),
             concurrent_trials_max: row
@@ -92,15 +98,40 @@ impl Store {
         }))
     }
 
-    pub async fn set_project_budget(
+    /// What new projects begin with, where nothing else is said.
+    pub async fn default_project_budget(&self) -> Result<Usd, StoreError> {
+        let usd = sqlx::query_scalar!("SELECT default_project_budget_usd FROM installation");
+        Ok(Usd(usd.fetch_one(&self.pool).await?))
+    }
+
+    pub async fn set_default_project_budget(&self, budget: Usd) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"UPDATE installation SET default_project_budget_usd = $1
+               WHERE default_project_budget_usd IS DISTINCT FROM $1"#,
+            budget.0
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Changes a project's caps.
+    pub async fn set_project_budgets(
         &self,
         id: ProjectId,
-        budget: Option<Usd>,
+        total: CapChange,
+        monthly: CapChange,
     ) -> Result<(), StoreError> {
         let done = sqlx::query!(
-            "UPDATE projects SET budget_usd = $2 WHERE id = $1",
+            r#"UPDATE projects
+               SET budget_usd = CASE WHEN $2 THEN $3 ELSE budget_usd END,
+                   monthly_budget_usd = CASE WHEN $4 THEN $5 ELSE monthly_budget_usd END
+               WHERE id = $1"#,
             id.0,
-            budget.map(|usd| usd.0)
+            !total.stays(),
+            total.usd().map(|usd| usd.0),
+            !monthly.stays(),
+            monthly.usd().map(|usd| usd.0),
         )
         .execute(&self.pool)
         .await?;

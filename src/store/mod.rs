@@ -31,6 +31,7 @@ pub use session::{Unfinished, given_up};
 
 use std::time::Duration;
 
+use bakeoff_domain::money::budget::InstallationCaps;
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 use sqlx::migrate::MigrateDatabase;
@@ -45,6 +46,8 @@ pub struct Store {
     pub(crate) pool: PgPool,
     memory: series::Remembered,
     keys: keys::KnownKeys,
+    /// What the operator allows the installation to reserve.
+    caps: InstallationCaps,
 }
 
 /// The database server.
@@ -61,7 +64,14 @@ impl Store {
             pool,
             memory: series::Remembered::default(),
             keys: keys::KnownKeys::default(),
+            caps: InstallationCaps::default(),
         }
+    }
+
+    /// The same store, which reserves no more than an operator allows.
+    #[must_use]
+    pub fn capped(self, caps: InstallationCaps) -> Self {
+        Self { caps, ..self }
     }
 
     /// Opens a pool that connects on demand. With a lease (the service), the session time-outs are

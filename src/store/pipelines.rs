@@ -2,6 +2,7 @@
 //! is decided by [`bakeoff_domain::pipeline::decide`]; its work is written in the same transaction as the fact
 //! that it has begun, so that a crash leaves both or none.
 
+pub mod purchases;
 mod steps;
 pub(in crate::store) mod wake;
 
@@ -339,18 +340,33 @@ impl Store {
     }
 
     /// Takes up a pipeline that failed or was cancelled, at the steps that have not completed, and raises the budget
-    /// if a larger one is given, also that of a running one; false when it is in another state.
+    /// if a larger one is given, also that of a running one; false when it is in another state. `spec`: with other
+    /// budgets of steps; a conductor that has read the old one changes nothing any more.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn resume_pipeline(
         &self,
-        project: ProjectId,
-        id: PipelineId,
+        pipeline: &Pipeline,
         budget: Option<Usd>,
+        spec: Option<&PipelineSpec>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
+        let (project, id) = (pipeline.project_id, pipeline.id);
         let mut tx = self.pool.begin().await?;
+        // One that has completed is not taken up: what serves on may have more.
+        let raised = sqlx::query!(
+            r#"UPDATE pipelines SET budget_usd = greatest(budget_usd, $3)
+               WHERE id = $1 AND project_id = $2 AND state = 'completed' AND $3::numeric IS NOT NULL"#,
+            id.0,
+            project.0,
+            budget.map(|usd| usd.0),
+        );
+        if raised.execute(&mut *tx).await?.rows_affected() == 1 {
+            tx.commit().await?;
+            return Ok(true);
+        }
         let resumed = sqlx::query_scalar!(
-            r#"UPDATE pipelines p SET state = 'running', ended_at = NULL, due_at = $3, budget_usd = greatest(p.budget_usd, $4)
+            r#"UPDATE pipelines p SET state = 'running', ended_at = NULL, due_at = $3, budget_usd = greatest(p.budget_usd, $4),
+                      spec = coalesce($5, p.spec), claims = p.claims + CASE WHEN $5::jsonb IS NULL THEN 0 ELSE 1 END
                FROM (SELECT id, state FROM pipelines WHERE id = $1 AND project_id = $2 FOR NO KEY UPDATE) before
                WHERE p.id = before.id AND before.state IN ('running', 'failed', 'cancelled')
                RETURNING before.state"#,
@@ -358,6 +374,7 @@ impl Store {
             project.0,
             now,
             budget.map(|usd| usd.0),
+            spec.map(stored::write).transpose()?,
         );
         let Some(before) = resumed.fetch_optional(&mut *tx).await? else {
             return Ok(false);
@@ -367,6 +384,13 @@ impl Store {
                 r#"UPDATE pipeline_steps SET state = 'waiting', reason = NULL, tries = 0, experiment_id = NULL,
                           model_package_id = NULL, ended_at = NULL
                    WHERE pipeline_id = $1 AND state IN ('failed', 'skipped', 'cancelled')"#,
+                id.0,
+            )
+            .execute(&mut *tx)
+            .await?;
+            // What was not approved is asked again.
+            sqlx::query!(
+                "DELETE FROM pipeline_purchases WHERE pipeline_id = $1 AND state IN ('asked', 'refused')",
                 id.0,
             )
             .execute(&mut *tx)

@@ -5,8 +5,9 @@ use bakeoff_domain::ids::{CiRunId, ProjectId};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::store::ci::Delivery;
+use crate::store::ci::joining::remember_delivery;
 use crate::store::ci::runs::begin_round;
-use crate::store::ci::{Delivery, remember_delivery};
 use crate::store::events;
 use crate::store::experiments::{self, NewExperiment};
 use crate::store::{Store, StoreError};
@@ -40,8 +41,8 @@ pub enum Once<'a> {
 
 impl Store {
     /// Writes the experiment together with its idempotency key or delivery id. A conflict on
-    /// `idempotency_keys_pkey` or `ci_deliveries_pkey` means that an equal request was faster and
-    /// nothing was written.
+    /// `idempotency_keys_pkey`, `ci_deliveries_pkey` or `ci_runs_of_what_runs` means that an equal
+    /// request was faster and nothing was written.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn create_experiment(
         &self,

@@ -2,7 +2,7 @@
 //! prefix, once per interval; raises an alarm if the sync has stopped.
 
 use bakeoff_domain::event::{Event, StalledCheckpoint};
-use bakeoff_domain::lifecycle::spot::at_risk;
+use bakeoff_domain::lifecycle::spot::{at_risk, needed_checkpoints};
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -43,8 +43,10 @@ async fn look(app: &App, due: &CheckpointDue) -> Result<(), StoreError> {
     let now = app.clock.now();
     let next_at = now + TimeDelta::seconds(due.spec.interval_seconds.into());
     let alarm = alarm(due, newest, now);
+    let known = due.checkpoint_times.iter().copied().chain(newest);
+    let times = needed_checkpoints(&due.transitions, known.collect());
     app.store
-        .record_checkpoint(due, newest, alarm, next_at, now)
+        .record_checkpoint(due, &times, alarm, next_at, now)
         .await
 }
 

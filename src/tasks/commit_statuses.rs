@@ -5,10 +5,12 @@
 use std::time::Duration;
 
 use bakeoff_domain::ci::commit_status::{HostAnswer, Method, Outcome, StatusTarget, Told};
+use bakeoff_domain::ci::unmeasured::Unmeasured;
 use bakeoff_domain::webhook::{self, Next, Tried};
 use chrono::TimeDelta;
 use futures::StreamExt;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::api::ci_runs::CiRunView;
 use crate::app::App;
@@ -18,6 +20,7 @@ use crate::outgoing::code_host::{Credentials, HostClient};
 use crate::store::StoreError;
 use crate::store::ci::commit_statuses::{ClaimedStatus, StoredTarget};
 use crate::store::ci::runs::CiRun;
+use crate::store::ci::unmeasured::ClaimedUnmeasured;
 use crate::{ci_report, crash};
 
 /// Statuses that are sent at the same time.
@@ -45,7 +48,70 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
         }
     })
     .await;
-    Ok(count)
+    let unmeasured = app.store.claim_unmeasured(now, HOLD, limit).await?;
+    let more = unmeasured.len();
+    let each = futures::stream::iter(unmeasured);
+    each.for_each_concurrent(AT_ONCE, |one| async move {
+        app.pulse.beat();
+        if let Err(error) = show_unmeasured(app, &one).await {
+            tracing::warn!(%error, commit = %one.commit, "a commit status was not recorded; it is sent again later");
+        }
+    })
+    .await;
+    Ok(count + more)
+}
+
+/// Shows that a commit is not measured, and why.
+async fn show_unmeasured(app: &App, claimed: &ClaimedUnmeasured) -> Result<(), StoreError> {
+    let stored = app.store.target_of(claimed.template).await?;
+    let outcome = match stored {
+        _ if claimed.has_run => Err("a run of the commit is shown in its place"),
+        None => Err("the template tells nobody of its runs any more"),
+        Some(stored) => Ok(unmeasured_sent(app, claimed, &stored).await),
+    };
+    let refused = |why: &str| Outcome::Refused {
+        why: why.to_owned(),
+    };
+    let outcome = outcome.unwrap_or_else(refused);
+    let now = app.clock.now();
+    app.store.record_unmeasured(claimed, &outcome, now).await
+}
+
+async fn unmeasured_sent(app: &App, claimed: &ClaimedUnmeasured, stored: &StoredTarget) -> Outcome {
+    let (target, key) = (&stored.target, &app.settings.secret_key);
+    let sealed = &stored.sealed_credentials;
+    let Some(credentials) = Credentials::open(key, claimed.template, target, sealed) else {
+        let why = "the credentials cannot be read: set them again".to_owned();
+        return Outcome::Refused { why };
+    };
+    let tries = Tries {
+        id: claimed.id,
+        number: claimed.number,
+    };
+    let client = match HostClient::new(&app.outgoing, target, &credentials).await {
+        Ok(client) => client,
+        Err(answer) => return no_token(came_of(app, tries, target, answer)),
+    };
+    let summary = format!("not measured: {}", claimed.reason);
+    let told = Told {
+        commit: claimed.commit.clone(),
+        branch: claimed.branch.clone(),
+        pull_request: None,
+        state: claimed.outcome.state(),
+        verdict: None,
+        report: summary.clone(),
+        summary,
+        is_superseded: false,
+        is_ignored: claimed.outcome == Unmeasured::Ignored,
+        url: address(
+            app,
+            &format!("/v1/ci-templates/{}/unmeasured", claimed.template),
+        ),
+        started_at: claimed.received_at,
+        decided_at: Some(claimed.received_at),
+    };
+    let answer = client.send(&target.status(&told, None)).await;
+    came_of(app, tries, target, answer)
 }
 
 async fn show(app: &App, claimed: &ClaimedStatus) -> Result<(), StoreError> {
@@ -63,7 +129,12 @@ async fn show(app: &App, claimed: &ClaimedStatus) -> Result<(), StoreError> {
         loaded => loaded?,
     };
     let (outcome, shown_as) = if let (Some(target), Some(run)) = (target, run) {
-        tried(app, claimed, &target, run).await
+        if let Some(newer) = run.repeated_by {
+            let why = format!("{newer} measures the same again, and is shown in its place");
+            (Outcome::Refused { why }, None)
+        } else {
+            tried(app, claimed, &target, run).await?
+        }
     } else {
         let why = "the template tells nobody of its runs any more".to_owned();
         (Outcome::Refused { why }, None)
@@ -83,22 +154,27 @@ async fn tried(
     claimed: &ClaimedStatus,
     stored: &StoredTarget,
     run: CiRun,
-) -> (Outcome, Option<u64>) {
+) -> Result<(Outcome, Option<u64>), StoreError> {
     let took = Stopwatch::start();
     let target = &stored.target;
     let sealed = &stored.sealed_credentials;
     let key = &app.settings.secret_key;
     let Some(credentials) = Credentials::open(key, claimed.template, target, sealed) else {
         let why = "the credentials cannot be read: set them again".to_owned();
-        return (Outcome::Refused { why }, None);
+        return Ok((Outcome::Refused { why }, None));
     };
-    let told = told(run, claimed.pull_request);
+    let told = told(app, run, claimed.pull_request);
+    let tries = Tries::of(claimed);
+    if !app.store.begin_status(claimed).await? {
+        return Ok((held_up(app), None));
+    }
     let client = match HostClient::new(&app.outgoing, target, &credentials).await {
         Ok(client) => client,
-        Err(answer) => return (no_token(came_of(app, claimed, target, answer)), None),
+        Err(answer) => return Ok((no_token(came_of(app, tries, target, answer)), None)),
     };
-    if took.elapsed() > PATIENCE {
-        return (held_up(app), None);
+    // After as long as that, or after another process has begun, what is sent may be older than what is shown.
+    if took.elapsed() > PATIENCE || !app.store.holds_status(claimed).await? {
+        return Ok((held_up(app), None));
     }
     let asked = target.status(&told, claimed.shown_as);
     crash::point("before_commit_status");
@@ -107,19 +183,35 @@ async fn tried(
     let number = heard.and_then(|answer| target.number(answer));
     let outcome = match heard {
         Some(answer) if target.is_shown(&told, answer) => Outcome::Taken,
-        _ => came_of(app, claimed, target, answer),
+        _ => came_of(app, tries, target, answer),
     };
     if outcome == Outcome::Taken {
-        let commented = comment(app, claimed, &client, target, &told).await;
-        return (commented.unwrap_or(outcome), number);
+        let commented = comment(app, tries, &client, target, &told).await;
+        return Ok((commented.unwrap_or(outcome), number));
     }
-    (outcome, number)
+    Ok((outcome, number))
+}
+
+/// What is tried, for its luck, and which try it is.
+#[derive(Debug, Clone, Copy)]
+struct Tries {
+    id: Uuid,
+    number: u32,
+}
+
+impl Tries {
+    fn of(claimed: &ClaimedStatus) -> Self {
+        Self {
+            id: claimed.run.0,
+            number: claimed.number,
+        }
+    }
 }
 
 /// Writes the report of a merge request's run into its comment; `None` if there is none to be.
 async fn comment(
     app: &App,
-    claimed: &ClaimedStatus,
+    tries: Tries,
     client: &HostClient<'_>,
     target: &StatusTarget,
     told: &Told,
@@ -131,10 +223,10 @@ async fn comment(
             Ok(listed) => listed,
             Err(error) => {
                 let why = format!("the comments cannot be read: {error}");
-                return Some(came_of(app, claimed, target, Err(NoAnswer::Failed(why))));
+                return Some(came_of(app, tries, target, Err(NoAnswer::Failed(why))));
             }
         },
-        answer => return Some(came_of(app, claimed, target, answer)),
+        answer => return Some(came_of(app, tries, target, answer)),
     };
     let asked = target.comment(told, &listed)?;
     if took.elapsed() > PATIENCE / 2 {
@@ -147,7 +239,7 @@ async fn comment(
         let asked = target.comment(told, &[])?;
         answer = client.send(&asked).await;
     }
-    Some(came_of(app, claimed, target, answer))
+    Some(came_of(app, tries, target, answer))
 }
 
 /// An App's token was refused, not what it was for.
@@ -168,8 +260,9 @@ fn held_up(app: &App) -> Outcome {
 }
 
 /// A run as a host is told of it. `shown_in`: its merge request, if another event has told of it.
-fn told(run: CiRun, shown_in: Option<u64>) -> Told {
+fn told(app: &App, run: CiRun, shown_in: Option<u64>) -> Told {
     let pull_request = run.pull_request.or(shown_in);
+    let is_superseded = run.superseded_by.is_some();
     let view = CiRunView::from(run);
     Told {
         report: ci_report::markdown(&view),
@@ -179,33 +272,42 @@ fn told(run: CiRun, shown_in: Option<u64>) -> Told {
         state: view.state,
         verdict: view.verdict,
         summary: view.summary,
+        is_superseded,
+        is_ignored: false,
+        url: address(app, &format!("/v1/ci-runs/{}/report", view.id)),
         started_at: view.created_at,
         decided_at: view.decided_at,
     }
 }
 
+/// Where a path of ours is to be read, if the service knows its own address.
+fn address(app: &App, path: &str) -> Option<String> {
+    let url = app.settings.public_url.as_ref()?;
+    Some(format!("{}{path}", url.trim_end_matches('/')))
+}
+
 /// What comes of an answer, or of none.
 fn came_of(
     app: &App,
-    claimed: &ClaimedStatus,
+    tries: Tries,
     target: &StatusTarget,
     answer: Result<HostAnswer, NoAnswer>,
 ) -> Outcome {
     let now = app.clock.now();
-    let luck = webhook::luck(claimed.run.0.as_bytes());
+    let luck = webhook::luck(tries.id.as_bytes());
     let why = match answer {
-        Ok(answer) => return target.outcome(&answer, claimed.number, luck, now),
+        Ok(answer) => return target.outcome(&answer, tries.number, luck, now),
         Err(NoAnswer::Forbidden(why)) => {
             let why = format!("the host's address {why}");
             return Outcome::Refused { why };
         }
         Err(NoAnswer::Failed(why)) => why,
     };
-    let tried = Tried {
+    let unanswered = Tried {
         status: None,
         retry_after_seconds: None,
     };
-    match webhook::next(tried, claimed.number, luck, now) {
+    match webhook::next(unanswered, tries.number, luck, now) {
         Next::Again { at } => Outcome::Again { at, why },
         Next::Delivered | Next::Failed => Outcome::Refused { why },
     }

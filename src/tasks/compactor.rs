@@ -39,6 +39,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     };
     let purged = purge(app, now).await;
     let deliveries = app.store.forget_deliveries(now - KEPT, FORGOTTEN_MAX).await;
+    let unmeasured = app.store.forget_unmeasured(now - KEPT, FORGOTTEN_MAX).await;
     let targets = app.store.forget_status_targets().await;
     // Each step runs on its own: a failure must not prevent the others.
     let done = settled? + compacted?;
@@ -46,6 +47,7 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
     forgotten?;
     purged?;
     deliveries?;
+    unmeasured?;
     targets?;
     Ok(done)
 }

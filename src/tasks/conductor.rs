@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::crash;
 use crate::ids;
+use crate::pipelines::purchase::{Guard, guard};
 use crate::pipelines::put_out::put_out;
 use crate::pipelines::{self, NotReady, Ready};
 use crate::store::StoreError;
@@ -273,7 +274,24 @@ impl Hand<'_> {
             return Ok(Written::Done);
         };
         let (app, pipeline) = (self.app, self.pipeline);
-        match pipelines::prepare(app, pipeline, spec, &self.outputs, self.means).await {
+        let passed = guard(app, pipeline, place, &self.steps, &self.outputs).await;
+        let prepared = match passed {
+            Ok(Guard::Passed { outputs, row }) => {
+                pipelines::prepare(app, pipeline, spec, &outputs, row.as_deref(), self.means).await
+            }
+            Ok(Guard::Asks {
+                experiment,
+                waiting,
+            }) => {
+                let now = app.clock.now();
+                let store = &app.store;
+                return store
+                    .ask_purchase(pipeline, place, experiment, waiting, now)
+                    .await;
+            }
+            Err(not_ready) => Err(not_ready),
+        };
+        match prepared {
             Ok(ready) => self.begin(place, &spec.name, ready).await,
             Err(NotReady::Never(why)) => self.end(place, StepState::Failed, Some(&why)).await,
             Err(NotReady::Later(why)) => {

@@ -80,6 +80,9 @@ async fn deliver(app: &App, delivery: &ClaimedDelivery) -> Result<(), StoreError
     let key = &app.settings.secret_key;
     let id = delivery.id.to_string();
     let message = message(key, &endpoint, &id, body, app.clock.now());
+    if !app.store.begin_delivery(delivery).await? {
+        return Ok(());
+    }
     crash::point("before_delivery");
     let answer = match message {
         Ok(message) => {

@@ -2,6 +2,8 @@
 //! endpoint at a time. What is done next is decided by [`bakeoff_domain::serving::decide`]; the scheduler creates
 //! and deletes them.
 
+mod scheduled_end;
+
 use std::fmt::Display;
 
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -73,8 +75,12 @@ async fn work(app: &App, endpoint: &Endpoint) -> Result<(), StoreError> {
         tries,
         now,
     };
-    let next = change.next(app, step).await?;
+    let ends = matches!(step, EndpointStep::Delete { .. } | EndpointStep::End);
+    let mut next = change.next(app, step).await?;
     crash::point("after_deploy");
+    if !ends && !scheduled_end::keep(app, endpoint, now).await? {
+        next.due_at = next.due_at.map(|due| due.min(now + AGAIN));
+    }
     app.store.record_endpoint(endpoint, &next, now).await?;
     app.wake_schedulers();
     Ok(())

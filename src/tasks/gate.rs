@@ -71,7 +71,9 @@ async fn carry_on(app: &App, project: ProjectId, id: CiRunId) -> Result<bool, St
         judgement: &judgement,
         is_accepted: settings.is_some_and(|gate| {
             let is_merged = run.event != Event::PullRequest && run.pull_request.is_none();
-            gate.accepts(judgement.verdict, run.branch.as_deref(), is_merged)
+            let own = run.branch.as_deref().filter(|_| is_merged);
+            let mut branches = run.other_branches.iter().map(String::as_str).chain(own);
+            branches.any(|branch| gate.accepts(judgement.verdict, Some(branch), true))
         }),
     };
     app.store.decide_ci_run(&run, new, now).await

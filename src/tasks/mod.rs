@@ -3,6 +3,7 @@
 
 pub mod call_stats;
 pub mod checkpoints;
+pub mod ci_waits;
 pub mod commit_statuses;
 pub mod compactor;
 pub mod conductor;
@@ -17,6 +18,7 @@ mod listener;
 pub mod post_mortem;
 pub mod price_refresher;
 pub mod racer;
+pub mod readings;
 pub mod registrar;
 pub mod repricer;
 pub mod scheduler;
@@ -69,6 +71,9 @@ pub fn spawn(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     start("finalizer", TimeDelta::seconds(20), |app| {
         async move { finalizer::tick(&app).await }.boxed()
     });
+    start("ci_waits", TimeDelta::seconds(20), |app| {
+        async move { ci_waits::tick(&app).await }.boxed()
+    });
     start("gate", TimeDelta::seconds(20), |app| {
         async move { gate::tick(&app).await }.boxed()
     });
@@ -104,6 +109,9 @@ fn spawn_in_region(app: &App, tracker: &TaskTracker, stop: &CancellationToken) {
     });
     start("checkpoints", TimeDelta::minutes(2), |app| {
         async move { checkpoints::tick(&app).await }.boxed()
+    });
+    start("readings", TimeDelta::minutes(1), |app| {
+        async move { readings::tick(&app).await }.boxed()
     });
     start("post_mortem", TimeDelta::seconds(20), |app| {
         async move { post_mortem::tick(&app).await }.boxed()

@@ -11,7 +11,9 @@ use chrono::TimeDelta;
 
 use crate::app::App;
 use crate::job_log::{self, LoggedJob, Wanted};
+use crate::read::figures::Figures;
 use crate::store::StoreError;
+use crate::store::experiments::race::{Judged, Verdict};
 use crate::store::jobs::post_mortems::PostMortemDue;
 
 const DUE_MAX: i64 = 50;
@@ -71,9 +73,48 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         profile: profile.as_ref(),
     });
     let kept = kept(&lines.unwrap_or_default());
+    let now = app.clock.now();
     app.store
-        .record_post_mortem(due, &diagnosis, &kept, app.clock.now())
-        .await
+        .record_post_mortem(due, &diagnosis, &kept, now)
+        .await?;
+    if diagnosis.is_out_of_accelerator_memory() {
+        hold_twins(app, due).await?;
+    }
+    Ok(())
+}
+
+/// Trials of the same candidate that have done no step yet would fail for the same reason: the profile and the type are
+/// the same.
+async fn hold_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
+    let trials = app.store.trials_of(&[due.experiment_id.0]).await?;
+    let own = trials.iter().find(|trial| trial.id == due.trial_id);
+    let option = own.map_or("", |own| own.plan.purchase_option.as_str());
+    let ids: Vec<uuid::Uuid> = trials.iter().map(|trial| trial.id.0).collect();
+    let figures = Figures::load(&app.store, &ids).await?;
+    let twins = trials.iter().filter(|trial| {
+        let is_alike = trial.plan.candidate == due.candidate && !trial.state.is_terminal();
+        is_alike && !figures.reports_speed(trial.id.0)
+    });
+    let verdict = Verdict {
+        stops: twins
+            .map(|twin| Judged {
+                trial: twin.id,
+                reason: format!(
+                    "held: {} {option} ran out of accelerator memory with the same profile on {}",
+                    due.candidate, due.instance_type
+                ),
+            })
+            .collect(),
+        ..Verdict::default()
+    };
+    if !verdict.is_empty() {
+        let (project, experiment) = (due.project_id, due.experiment_id);
+        let store = &app.store;
+        store
+            .apply_verdict(project, experiment, &verdict, app.clock.now())
+            .await?;
+    }
+    Ok(())
 }
 
 /// The last lines of each stream, together no more than is kept.

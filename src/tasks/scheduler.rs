@@ -8,6 +8,7 @@
 mod hand;
 mod image;
 mod plan;
+mod scheduled_end;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -222,7 +223,9 @@ async fn work(
         held_since,
         planned_here: None,
         image: None,
+        ends_at: None,
     };
+    hand.load_scheduled_end().await?;
     let facts = hand.facts();
     if needs_look(trial.state, facts.as_ref(), app.clock.now()) {
         hand.look().await;

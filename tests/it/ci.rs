@@ -71,7 +71,7 @@ fn pointers(problem: &Value) -> Vec<String> {
 }
 
 /// Sends a body with headers, without a key.
-async fn send(
+pub(crate) async fn send(
     test: &TestApp,
     path: &str,
     headers: &[(&str, &str)],
@@ -153,8 +153,12 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
         StatusCode::UNAUTHORIZED,
         "the id is under the signature"
     );
+    // Under another id it is another delivery of the same commit, which has its run.
     let next = deliver(&test, &id, &sign(&own.secret, &next), &next).await;
-    assert_eq!(next.1["duplicate"], false);
+    assert_eq!(
+        (&next.1["duplicate"], &next.1["run_id"]),
+        (&json!(true), &one.1["run_id"])
+    );
 }
 
 #[sqlx::test(migrations = false)]

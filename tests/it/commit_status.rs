@@ -1,6 +1,7 @@
 //! Commit statuses: what GitHub and GitLab are sent from a run's start to its verdict, what becomes of refusals, and
 //! that nobody gets at the credentials.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -15,13 +16,14 @@ use bakeoff_domain::webhook::DeliveryState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use tokio::sync::Notify;
 
 use crate::ci::{REPOSITORY, created, trigger};
 use crate::support::{TestApp, number, on_p5};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 const TOKEN: &str = "github_pat_sesame";
-const KEY: &str = include_str!("../keys/github_app.pem");
+pub(crate) const KEY: &str = include_str!("../keys/github_app.pem");
 
 /// One request as a code host gets it.
 #[derive(Debug, Clone)]
@@ -38,6 +40,9 @@ pub(crate) struct Host {
     answers: Arc<Mutex<Vec<(u16, Value)>>>,
     /// Comments of a merge request.
     notes: Arc<Mutex<Vec<Value>>>,
+    /// Answers with a token wait for it.
+    pub(crate) tokens_wait: Arc<Mutex<Option<Arc<Notify>>>>,
+    pub(crate) tokens_waiting: Arc<AtomicUsize>,
 }
 
 async fn answer(
@@ -49,6 +54,11 @@ async fn answer(
 ) -> (StatusCode, HeaderMap, String) {
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let path = uri.path().to_owned();
+    let wait = host.tokens_wait.lock().unwrap().clone();
+    if let Some(wait) = wait.filter(|_| path.ends_with("/access_tokens")) {
+        host.tokens_waiting.fetch_add(1, Ordering::SeqCst);
+        wait.notified().await;
+    }
     host.asked.lock().unwrap().push(Asked {
         what: format!("{method} {path}"),
         authorization: headers["authorization"].to_str().unwrap().to_owned(),
@@ -121,7 +131,8 @@ pub(crate) async fn set(test: &TestApp, own: &CiSecret, body: &Value) -> (Status
 
 /// Starts a run of a commit; a merge request's with a number.
 async fn started(test: &TestApp, own: &CiSecret, delivery: &str, number: Option<u64>) -> String {
-    let mut body = json!({"delivery_id": delivery, "commit": COMMIT, "branch": "main"});
+    let mut body =
+        json!({"delivery_id": delivery, "commit": COMMIT, "branch": "main", "repeat": true});
     if let Some(number) = number {
         body["pull_request"] = json!(number);
     }

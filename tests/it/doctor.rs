@@ -1,6 +1,8 @@
 //! The checks of an installation against the region: all is well at first, and each broken set-up is
 //! named, with the line that mends it.
 
+use std::sync::Arc;
+
 use bakeoff::api::comparison::Comparison;
 use bakeoff::api::doctor::{CheckView, Checkup};
 use bakeoff::auth::keys::Role;
@@ -11,7 +13,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, on_p5};
+use crate::support::{TestApp, listening, on_p5};
 
 const ROLE: &str = "arn:aws:iam::111122223333:role/training";
 const IMAGE: &str = "111122223333.dkr.ecr.us-east-1.amazonaws.com/lora:1.0";
@@ -449,4 +451,62 @@ async fn the_command_exits_by_what_it_found_and_ends_with_its_job(pool: PgPool) 
     // Nothing waits for anybody.
     let running = test.get("/v1/experiments?state=running").await;
     assert_eq!(running["items"], json!([]));
+}
+
+/// Each lack of an end at AWS is told in dollars, with its fix; it is a failure where an end is required.
+#[sqlx::test(migrations = false)]
+async fn a_missing_end_at_aws_is_told_in_dollars(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let broken = [
+        (
+            json!({"scheduler_role_trusts": "ec2.amazonaws.com"}),
+            "scheduler-trust.json",
+        ),
+        (
+            json!({"deny": ["scheduler:UpdateSchedule"]}),
+            "ScheduleEnds",
+        ),
+        (
+            json!({"deny_role": ["sagemaker:DeleteEndpoint"]}),
+            "deploy/iam/scheduler.json",
+        ),
+    ];
+    let dollars = "each day that the service is away costs $";
+    for is_required in [false, true] {
+        let mut settings = (*test.app.settings).clone();
+        settings.require_scheduled_end = is_required;
+        test.app.settings = Arc::new(settings);
+        test.url = listening(&test.app).await;
+        let expected = if is_required {
+            CheckState::Failed
+        } else {
+            CheckState::Warning
+        };
+        for (setup, fix) in &broken {
+            test.region_post("/_sim/setup", setup).await;
+            test.advance(TimeDelta::seconds(30)).await;
+            let found: Checkup = test.read(&whole()).await;
+            let check = checked(&found, CheckName::ScheduledEnds);
+            assert!(
+                check.state == expected
+                    && check.detail.contains(dollars)
+                    && check.fix.as_deref().unwrap_or_default().contains(fix),
+                "{setup}: {check:#?}"
+            );
+        }
+    }
+    let mut settings = (*test.app.settings).clone();
+    (settings.scheduler_role_arn, settings.require_scheduled_end) = (None, false);
+    test.app.settings = Arc::new(settings);
+    test.url = listening(&test.app).await;
+    let found: Checkup = test.read(&whole()).await;
+    let check = checked(&found, CheckName::ScheduledEnds);
+    let fix = check.fix.as_deref().unwrap_or_default();
+    assert!(
+        check.state == CheckState::Warning
+            && check.detail.contains(dollars)
+            && check.detail.contains("(one ml.p5.48xlarge)")
+            && fix.contains("--scheduler-role-arn"),
+        "{check:#?}"
+    );
 }

@@ -170,7 +170,7 @@ async fn a_cluster_of_an_earlier_version_is_handed_over_to_the_role() {
     let store = Store::connect_lazy(&cluster.url("postgres"), 2, None).unwrap();
     store.migrate().await.unwrap();
     store
-        .ensure_project(ProjectId(ids::fresh()), "old", usual())
+        .ensure_project(ProjectId(ids::fresh()), "old", None, usual())
         .await
         .unwrap();
     for statement in [

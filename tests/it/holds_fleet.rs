@@ -11,6 +11,7 @@ use bakeoff::clock::{real_now, real_sleep};
 use bakeoff::leader::Leader;
 use bakeoff::store::Store;
 use bakeoff::tasks::{compactor, ingester, scheduler, warm_pools, watcher};
+use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -247,7 +248,7 @@ async fn a_trial_whose_earlier_job_turned_up_late_waits_until_that_is_over(pool:
     assert!(
         test.app
             .store
-            .record_orphan(REGION, JobKind::Training, &job, now)
+            .record_orphan(REGION, JobKind::Training, &job, Sighting::Orphan, now)
             .await
             .unwrap()
     );

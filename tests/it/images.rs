@@ -99,7 +99,7 @@ async fn an_image_that_never_comes_is_an_error(pool: PgPool) {
     let run = read(&test, &run.id.to_string()).await;
     assert_eq!(run.verdict, Some(Verdict::Error), "{run:#?}");
     assert!(
-        run.summary.contains("waits for its image"),
+        run.summary.contains("its image did not appear"),
         "{}",
         run.summary
     );

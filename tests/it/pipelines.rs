@@ -43,7 +43,8 @@ fn whole() -> Value {
         "outputs": [{"name": "report"}]});
     pipeline(
         &json!([prepare("prepare"), {"name": "compare", "experiment": compare},
-        {"name": "evaluate", "processing": evaluate},
+        // One candidate alone only leads.
+        {"name": "evaluate", "if": {"at_least": 0.5}, "processing": evaluate},
         {"name": "register", "after": ["evaluate"], "model": {"trial_id": "${compare.winner.trial_id}", "group": "legal-de",
             "image": SERVES, "metadata": {"exact_match": "${evaluate.message.metrics.exact_match.value}"}}}]),
     )

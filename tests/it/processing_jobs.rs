@@ -1,5 +1,6 @@
 //! Processing jobs of steps: what is not run twice, orphans, quotas, and the bodies beside those that the SDK sends.
 
+use bakeoff::auth::keys::Role;
 use bakeoff::tasks::watcher;
 use bakeoff_domain::pipeline::processing::{self, Surroundings};
 use bakeoff_domain::pipeline::{PipelineState, StepState};
@@ -60,6 +61,21 @@ async fn an_unchanged_preparation_is_not_run_twice(pool: PgPool) {
     );
     assert_eq!(jobs(&test.record().await).len(), 5);
     assert_billed(&test).await;
+}
+
+/// What a preparation put out belongs to its project: another one with the same steps and data runs its own.
+#[sqlx::test(migrations = false)]
+async fn a_preparation_is_not_reused_by_another_project(pool: PgPool) {
+    let mut test = with_data(pool, &[]).await;
+    let body = pipeline(&json!([prepare("prepare")]));
+    let first = run(&test, &started(&test, &body).await).await;
+    assert_eq!(first.state, PipelineState::Completed);
+    test.project = test.other_project().await;
+    test.admin = test.key(test.project, Role::Admin).await;
+    let theirs = run(&test, &started(&test, &body).await).await;
+    assert_eq!(theirs.state, PipelineState::Completed);
+    assert_eq!(step(&theirs, "prepare").reused_from, None);
+    assert_eq!(jobs(&test.record().await).len(), 2);
 }
 
 /// Where everybody may write, what is there may be anybody's.

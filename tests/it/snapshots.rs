@@ -121,6 +121,7 @@ fn completed(number: u128, candidate: &str, price: Price, tokens_per_second: f64
         billable_seconds: 3600,
         wall_seconds: 4000,
         checkpoint_at: None,
+        reached: None,
         cost_usd: Usd(100.into()),
         predicted_usd: None,
         expected_wait: None,

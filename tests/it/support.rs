@@ -156,6 +156,8 @@ pub(crate) const REGION: &str = "us-east-1";
 
 /// The account that a region's jobs are in.
 pub(crate) const ACCOUNT: &str = "111122223333";
+/// The role under which the region's schedules act.
+pub(crate) const SCHEDULER_ROLE: &str = "arn:aws:iam::111122223333:role/bakeoff-scheduler";
 
 /// The service's URL.
 pub(crate) async fn listening(app: &App) -> String {
@@ -220,6 +222,8 @@ impl TestApp {
             points_kept: None,
             price_refresh: None,
             public_url: None,
+            scheduler_role_arn: Some(SCHEDULER_ROLE.into()),
+            require_scheduled_end: false,
             secret_key: [7; 32],
         };
         // Time stands still in a test: what waits for a call of AWS's would wait for ever.
@@ -249,7 +253,7 @@ impl TestApp {
         let url = listening(&app).await;
         let project = ProjectId(ids::fresh());
         app.store
-            .ensure_project(project, "first", app.clock.now())
+            .ensure_project(project, "first", None, app.clock.now())
             .await
             .expect("a project");
         let client = bakeoff::tls::http_client().build().unwrap();
@@ -287,7 +291,7 @@ impl TestApp {
         let id = ProjectId(ids::fresh());
         self.app
             .store
-            .ensure_project(id, "second", self.app.clock.now())
+            .ensure_project(id, "second", None, self.app.clock.now())
             .await
             .expect("a project")
     }
@@ -405,10 +409,12 @@ impl TestApp {
             > 0
         {}
         while tasks::ingester::tick(&self.app).await.expect("ingester") > 0 {}
+        while tasks::readings::tick(&self.app).await.expect("readings") > 0 {}
         tasks::racer::tick(&self.app).await.expect("racer");
         while tasks::scheduler::tick(&self.app).await.expect("scheduler") > 0 {}
         tasks::repricer::tick(&self.app).await.expect("repricer");
         tasks::finalizer::tick(&self.app).await.expect("finalizer");
+        tasks::ci_waits::tick(&self.app).await.expect("waits");
         tasks::gate::tick(&self.app).await.expect("gate");
         tasks::courier::tick(&self.app).await.expect("courier");
         tasks::commit_statuses::tick(&self.app)

@@ -264,7 +264,7 @@ async fn lost_replies_leave_one_tuning_job_and_one_transform_job(pool: PgPool) {
     assert_billed(&test).await;
 }
 
-fn transform(model: &str) -> Value {
+pub(crate) fn transform(model: &str) -> Value {
     json!({"name": "predict", "transform": {
         "model": {"image": SERVES, "model_s3_uri": format!("s3://tests/models/{model}/model.tar.gz")},
         "instance_type": "ml.g5.xlarge", "input_s3_uri": "s3://tests/raw/", "content_type": "application/jsonlines",

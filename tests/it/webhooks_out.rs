@@ -29,7 +29,7 @@ use crate::support::{TestApp, number, on_p5};
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
-struct Received {
+pub(crate) struct Received {
     id: String,
     sent: String,
     signatures: Vec<String>,
@@ -55,7 +55,7 @@ impl Received {
 
 /// A receiver that answers as it is told, and 204 afterwards.
 #[derive(Clone, Default)]
-struct Receiver {
+pub(crate) struct Receiver {
     received: Arc<Mutex<Vec<Received>>>,
     answers: Arc<Mutex<Vec<u16>>>,
     /// Killed at the first request that it sends.
@@ -90,7 +90,7 @@ async fn receive(State(receiver): State<Receiver>, headers: HeaderMap, body: Byt
 }
 
 impl Receiver {
-    async fn start(&self) -> String {
+    pub(crate) async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!(
             "http://{}/hooks?token=sesame",
@@ -101,22 +101,22 @@ impl Receiver {
         url
     }
 
-    fn answers(&self, statuses: &[u16]) {
+    pub(crate) fn answers(&self, statuses: &[u16]) {
         *self.answers.lock().unwrap() = statuses.to_vec();
     }
 
-    fn taken(&self) -> Vec<Received> {
+    pub(crate) fn taken(&self) -> Vec<Received> {
         std::mem::take(&mut self.received.lock().unwrap())
     }
 }
 
-async fn created(test: &TestApp, body: &Value) -> SecretOfWebhooks {
+pub(crate) async fn created(test: &TestApp, body: &Value) -> SecretOfWebhooks {
     let (status, answer) = test.post("/v1/webhook-endpoints", body).await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
     serde_json::from_value(answer).unwrap()
 }
 
-async fn deliveries(test: &TestApp, own: &SecretOfWebhooks, filter: &str) -> Vec<Value> {
+pub(crate) async fn deliveries(test: &TestApp, own: &SecretOfWebhooks, filter: &str) -> Vec<Value> {
     let path = format!("/v1/webhook-endpoints/{}/deliveries", own.id);
     test.get(&format!("{path}{filter}")).await["items"]
         .as_array()

@@ -41,6 +41,7 @@ pub(crate) fn run() -> Result<(), String> {
     for policy in [
         "deploy/iam/control-plane.json",
         "deploy/iam/training-execution.json",
+        "deploy/iam/scheduler.json",
     ] {
         policy_lint(&parliament, policy)?;
         println!("{policy}: parliament finds nothing");

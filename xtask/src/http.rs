@@ -93,6 +93,20 @@ pub(crate) fn send(
     Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
+pub(crate) fn delete(url: &str, key: &str) -> Result<(), String> {
+    let request = agent()
+        .delete(url)
+        .header("authorization", &format!("Bearer {key}"));
+    let answer = request
+        .call()
+        .map_err(|error| format!("DELETE {url}: {error}"))?;
+    let status = answer.status();
+    status
+        .is_success()
+        .then_some(())
+        .ok_or_else(|| format!("DELETE {url}: {status}"))
+}
+
 /// Makes requests to be sent with [`send`].
 pub(crate) fn agent() -> ureq::Agent {
     agent_within(ANSWER_MAX)

@@ -4,6 +4,10 @@
 //! the tests exist. `--storm` runs the storm instead of the test, and reports which mutants it finds
 //! within some seeds.
 
+mod by_storm;
+mod ci;
+mod money;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +16,7 @@ use std::time::SystemTime;
 
 use bakeoff_postgres::{Cluster, Config};
 
+use self::by_storm::{BY_STORM, STORM_SEEDS};
 use crate::process::{Scratch, build, cargo, root, run as run_program, target};
 
 /// A mistake, and the test that must catch it.
@@ -185,52 +190,10 @@ const MUTANTS: [Mutant; 34] = [
     ),
 ];
 
-/// Number of seeds within which the storm finds what it can find.
-const STORM_SEEDS: u32 = 40;
-
-/// Mutants that the storm is run against, and why it need not find some of them: the damage is
-/// repaired elsewhere, and nothing in the region's record is wrong. Tests cover those.
-const BY_STORM: [(&str, Option<&str>); 13] = [
-    ("budget-cap-ignored", None),
-    ("cancel-sends-no-stop", None),
-    ("release-a-reservation-twice", None),
-    (
-        "give-back-a-lease-without-the-token",
-        Some(
-            "two then hold one trial: they send the same create under the same name, and the writes of the first are \
-             stale",
-        ),
-    ),
-    (
-        "throttled-page-ends-a-listing-as-complete",
-        Some(
-            "nothing is concluded from a listing alone: Describe is asked of what it did not show",
-        ),
-    ),
-    (
-        "quarantine-half-as-long",
-        Some(
-            "six looks in a row have to find nothing after it, two seconds apart here: a create that was held up has \
-             arrived by then",
-        ),
-    ),
-    ("an-old-event-overrides-a-newer-status", None),
-    ("one-denial-and-the-job-has-vanished", None),
-    (
-        "a-cancel-during-a-claim-is-forgotten",
-        Some("it is remembered at the next look, two seconds later here"),
-    ),
-    ("sessions-without-timeouts", None),
-    (
-        "a-sweep-that-was-cut-off-counts",
-        Some(
-            "what runs is shown by the next listing; only a job that is over and billed to nobody waits for the next \
-             sweep",
-        ),
-    ),
-    ("sdk-retries-on", None),
-    ("limiter-waits-for-the-old-time", None),
-];
+/// All of them.
+fn mutants() -> impl Iterator<Item = &'static Mutant> {
+    MUTANTS.iter().chain(&ci::MUTANTS).chain(&money::MUTANTS)
+}
 
 fn patch(name: &str) -> PathBuf {
     root().join("tests/mutants").join(format!("{name}.patch"))
@@ -248,7 +211,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         .collect();
     if let Some(unknown) = flags
         .iter()
-        .find(|flag| !MUTANTS.iter().any(|mutant| mutant.name == **flag))
+        .find(|flag| !mutants().any(|mutant| mutant.name == **flag))
     {
         return Err(format!("there is no mutant {unknown}"));
     }
@@ -262,9 +225,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         durable: false,
     });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    let chosen = MUTANTS
-        .iter()
-        .filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
+    let chosen = mutants().filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
     let outcome = crate::database::migrate(&cluster).and_then(|()| {
         if by_storm {
             all_by_storm(&flags, &copy, &cluster)
@@ -295,8 +256,8 @@ fn exists(suite: Suite, test: &str) -> bool {
 
 /// Checks that every patch applies to the current sources, and that each has a test.
 pub(crate) fn check() -> Result<(), String> {
-    for Mutant { name, suite, test } in MUTANTS {
-        if !exists(suite, test) {
+    for Mutant { name, suite, test } in mutants() {
+        if !exists(*suite, test) {
             return Err(format!(
                 "{test}, which must catch {name}, does not exist: was it moved?"
             ));
@@ -317,10 +278,10 @@ pub(crate) fn check() -> Result<(), String> {
     let entries = fs::read_dir(root().join("tests/mutants"))
         .map_err(|error| format!("tests/mutants: {error}"))?;
     let count = entries.flatten().count();
-    if count != MUTANTS.len() {
+    if count != mutants().count() {
         return Err(format!(
             "{count} patches in tests/mutants, and {} of them have a test",
-            MUTANTS.len()
+            mutants().count()
         ));
     }
     println!("{count} mutants apply");

@@ -22,6 +22,8 @@ const INPUTS: [&str; 5] = [
     "hebrew/raw",
     "legal/raw",
 ];
+/// The role under which the region's schedules act.
+pub(crate) const SCHEDULER_ROLE: &str = "arn:aws:iam::111122223333:role/bakeoff-scheduler";
 /// Scripts that the pipelines among them run.
 const SCRIPTS: [&str; 2] = ["prepare.py", "evaluate.py"];
 
@@ -127,6 +129,8 @@ impl Stack {
                 "demo",
                 "--role",
                 "admin",
+                "--budget-usd",
+                "1000000",
                 "--data-dir",
             ])
             .arg(self.data_dir())
@@ -269,6 +273,8 @@ fn start_service(
             // Days pass in seconds here.
             "--price-refresh-hours",
             "0",
+            "--scheduler-role-arn",
+            SCHEDULER_ROLE,
         ])
         .arg("--data-dir")
         .arg(scratch.join("data"))

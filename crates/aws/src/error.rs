@@ -90,7 +90,9 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         | "OptInRequired" => AwsError::Denied(message),
         "ExpiredTokenException" | "ExpiredToken" => AwsError::Expired(message),
         "ResourceInUse" => AwsError::AlreadyExists(message),
-        "ResourceLimitExceeded" => AwsError::LimitExceeded(message),
+        "ResourceLimitExceeded" | "ServiceQuotaExceededException" => {
+            AwsError::LimitExceeded(message)
+        }
         "ResourceNotFound" | "ResourceNotFoundException" => AwsError::NotFound(message),
         "ValidationException" if NOT_FOUND_TEXTS.iter().any(|text| message.contains(text)) => {
             AwsError::NotFound(message)

@@ -18,6 +18,7 @@ mod quotas;
 mod registry;
 mod s3;
 mod sagemaker;
+mod scheduler;
 mod sts;
 mod transform;
 mod tuning;
@@ -41,6 +42,7 @@ pub use pricing::Pricing;
 pub use quotas::ServiceQuotas;
 pub use s3::S3;
 pub use sagemaker::SageMaker;
+pub use scheduler::Scheduler;
 pub use sts::Sts;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -65,6 +67,7 @@ pub struct Region {
     pub permissions: Iam,
     pub images: Ecr,
     pub registry: SageMaker,
+    pub schedules: Scheduler,
 }
 
 /// Builds clients for one region: credentials from the usual chain, timeouts on everything (the SDK
@@ -120,6 +123,7 @@ fn ports(config: &SdkConfig) -> Region {
         permissions: Iam::new(config),
         images: Ecr::new(config),
         registry: sagemaker,
+        schedules: Scheduler::new(config),
     }
 }
 

@@ -1,24 +1,32 @@
 //! An event: what happened to an experiment or a trial, with its data. Sentences are rendered here
 //! and nowhere else; who writes events, and in which order they are read, is the store's matter.
 
+mod budget;
 mod change;
 mod charge;
+mod purchase;
+mod sentences;
 
 use std::fmt;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+pub use self::budget::BudgetNews;
 pub use self::change::Change;
-pub use self::charge::{AttemptBill, Charge, Ended, OverReservation};
+pub use self::charge::{
+    AttemptBill, BillingCorrection, Charge, Ended, OverReservation, SettledPool,
+};
+pub use self::purchase::{DecidedPurchase, WaitingPurchase};
 use crate::ci::gate::Verdict;
 use crate::ci::wording::CiNews;
+use crate::diagnosis::fruitless::{DoubtfulUnit, IdleAccelerators, LossNotFinite, NoReadings};
 use crate::ids::PriceId;
 use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
 use crate::sagemaker::phase::JobPhase;
 use crate::sagemaker::requested::Difference;
-use crate::serving::{EndpointNews, EndpointState};
+use crate::serving::{EndpointNews, EndpointState, scheduled_end};
 
 named! {
     /// How much attention an event needs
@@ -99,16 +107,6 @@ pub struct StatusNews {
     pub secondary_status: String,
 }
 
-/// A bill that a person corrected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BillingCorrection {
-    pub job_name: String,
-    pub billed_seconds: u64,
-    /// The correction.
-    pub usd: Usd,
-    pub reason: String,
-}
-
 /// Why an attempt's job failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosed {
@@ -128,16 +126,6 @@ pub struct IgnoredSetting {
     pub field: String,
     pub requested: String,
     pub actual: String,
-}
-
-/// What a warm pool cost.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettledPool {
-    /// The job that left it.
-    pub job_name: String,
-    pub instance_type: String,
-    pub retained_seconds: u64,
-    pub usd: Usd,
 }
 
 /// A checkpoint that has not come.
@@ -239,14 +227,35 @@ pub enum Event {
     /// Why an attempt's job failed.
     #[serde(rename = "trial.diagnosed")]
     TrialDiagnosed(Diagnosed),
+    /// No pattern of a speed meets a line of its log.
+    #[serde(rename = "trial.no_readings")]
+    TrialNoReadings(NoReadings),
+    #[serde(rename = "trial.loss_not_finite")]
+    TrialLossNotFinite(LossNotFinite),
+    #[serde(rename = "trial.unit_doubtful")]
+    TrialUnitDoubtful(DoubtfulUnit),
+    #[serde(rename = "trial.accelerators_idle")]
+    TrialAcceleratorsIdle(IdleAccelerators),
     /// What is stored of the trial cannot be read in full.
     #[serde(rename = "trial.unreadable")]
     TrialUnreadable,
+    /// A pipeline's step waits for a person to choose what it buys of the experiment's answer.
+    #[serde(rename = "purchase.waiting")]
+    PurchaseWaiting(WaitingPurchase),
+    /// A person has chosen, or refused.
+    #[serde(rename = "purchase.decided")]
+    PurchaseDecided(DecidedPurchase),
+    /// AWS refuses to schedule the end of its job.
+    #[serde(rename = "trial.end_refused")]
+    TrialEndRefused { job_name: String, reason: String },
     #[serde(rename = "endpoint.changed")]
     EndpointChanged(EndpointNews),
     /// Its time to live is over soon.
     #[serde(rename = "endpoint.expiring")]
     EndpointExpiring(EndpointNews),
+    /// A limit on dollars of which much is used.
+    #[serde(rename = "budget.threshold")]
+    BudgetThreshold(BudgetNews),
 }
 
 impl From<&Difference> for Event {
@@ -315,9 +324,17 @@ impl Event {
             Self::TrialPoolSettled(_) => "trial.pool_settled",
             Self::TrialCheckpointStalled(_) => "trial.checkpoint_stalled",
             Self::TrialDiagnosed(_) => "trial.diagnosed",
+            Self::TrialNoReadings(_) => "trial.no_readings",
+            Self::TrialLossNotFinite(_) => "trial.loss_not_finite",
+            Self::TrialUnitDoubtful(_) => "trial.unit_doubtful",
+            Self::TrialAcceleratorsIdle(_) => "trial.accelerators_idle",
             Self::TrialUnreadable => "trial.unreadable",
+            Self::PurchaseWaiting(_) => "purchase.waiting",
+            Self::PurchaseDecided(_) => "purchase.decided",
             Self::EndpointChanged(_) => "endpoint.changed",
             Self::EndpointExpiring(_) => "endpoint.expiring",
+            Self::BudgetThreshold(_) => "budget.threshold",
+            Self::TrialEndRefused { .. } => "trial.end_refused",
         }
     }
 
@@ -330,8 +347,16 @@ impl Event {
             | Self::TrialOrphanedPool { .. }
             | Self::TrialCheckpointStalled(_)
             | Self::TrialUnreadable
+            | Self::PurchaseWaiting(_)
+            | Self::TrialNoReadings(_)
+            | Self::TrialLossNotFinite(_)
+            | Self::TrialUnitDoubtful(_)
+            | Self::TrialAcceleratorsIdle(_)
             | Self::EndpointExpiring(_)
+            | Self::TrialEndRefused { .. }
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
+            Self::BudgetThreshold(news) if news.percent >= 100 => EventSeverity::Alarm,
+            Self::BudgetThreshold(news) if news.percent >= 80 => EventSeverity::Warning,
             Self::TrialFailed(_)
             | Self::TrialRetrying { .. }
             | Self::TrialSettingIgnored(_)
@@ -367,6 +392,8 @@ impl Event {
             | Self::TrialStopped(_)
             | Self::TrialRefused(_)
             | Self::EndpointChanged(_)
+            | Self::PurchaseDecided(_)
+            | Self::BudgetThreshold(_)
             | Self::TrialPoolSettled(_) => EventSeverity::Info,
         }
     }
@@ -405,11 +432,32 @@ impl Event {
             Self::TrialUnreadable => {
                 "A newer Bakeoff may have written it: go back to that version.".to_owned()
             }
+            Self::PurchaseWaiting(waiting) => waiting.way_out(),
+            Self::TrialNoReadings(_) => {
+                "Apply the patch to the experiment's document, and start it again.".to_owned()
+            }
+            Self::TrialLossNotFinite(_) => {
+                "Lower the learning rate or clip gradients, then go on from a checkpoint before it."
+                    .to_owned()
+            }
+            Self::TrialUnitDoubtful(_) => {
+                "Correct the meaning of the metric, or what the script prints: its figures decide \
+                 what is bought."
+                    .to_owned()
+            }
+            Self::TrialAcceleratorsIdle(_) => {
+                "See the end of its log; if it hangs, cancel it.".to_owned()
+            }
             Self::EndpointExpiring(_) => {
                 "Extend it if it is still needed: `PATCH /v1/endpoints/{endpoint_id}` with \
                  time_to_live_hours, or `bakeoff endpoints extend`."
                     .to_owned()
             }
+            Self::BudgetThreshold(news) if news.percent >= 100 => {
+                "Raise it if that is meant: what did not fit names the call. What runs goes on."
+                    .to_owned()
+            }
+            Self::TrialEndRefused { .. } => format!("{}.", scheduled_end::REFUSED),
             _ => return None,
         })
     }
@@ -442,41 +490,27 @@ fn named<'a>(secondary_status: &'a str, status: &'a str) -> &'a str {
         .unwrap_or("")
 }
 
-impl fmt::Display for BillingCorrection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            job_name,
-            billed_seconds,
-            usd,
-            reason,
-        } = self;
-        write!(
-            f,
-            "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
-        )
-    }
+/// The sentence of an event: of most kinds, that of its data. The rest is written out.
+macro_rules! says {
+    ($event:ident, $f:ident, [$($same:ident),* $(,)?], {$($rest:tt)*}) => {
+        match $event {
+            $(Self::$same(data) => data.fmt($f),)*
+            $($rest)*
+        }
+    };
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ExperimentCreated(created) => created.fmt(f),
+        says!(self, f, [
+            ExperimentCreated, ExperimentChanged, CiDecided, TrialPlanned, TrialSettingIgnored, TrialOverReservation, TrialBillingCorrected, TrialPoolSettled, TrialCheckpointStalled, TrialUnitDoubtful, TrialAcceleratorsIdle, PurchaseWaiting, PurchaseDecided, EndpointChanged, BudgetThreshold,
+        ], {
             Self::ExperimentCancelling => f.write_str("cancel requested"),
             Self::ExperimentPaused => f.write_str("paused by hand"),
             Self::ExperimentResumed { requeued } => {
                 write!(f, "resumed; {requeued} parked trials requeued")
             }
-            Self::ExperimentChanged(change) => change.fmt(f),
             Self::ExperimentConcluded(conclusion) => f.write_str(&conclusion.headline),
-            Self::CiDecided(news) => news.fmt(f),
-            Self::TrialPlanned(PlannedAttempt {
-                attempt,
-                job_name,
-                reserved_usd,
-            }) => write!(
-                f,
-                "attempt {attempt} planned as {job_name}, {reserved_usd} reserved"
-            ),
             Self::TrialSubmitted { job_name, .. } => write!(f, "{job_name} submitted"),
             Self::TrialStatus(StatusNews {
                 status,
@@ -484,6 +518,7 @@ impl fmt::Display for Event {
                 ..
             }) => f.write_str(named(secondary_status, status)),
             Self::ExperimentRepriced(Repriced { reason, .. })
+            | Self::TrialEndRefused { reason, .. }
             | Self::TrialStopping { reason }
             | Self::TrialReleased { reason }
             | Self::TrialWaiting { reason, .. } => f.write_str(reason),
@@ -492,22 +527,12 @@ impl fmt::Display for Event {
                 "its scheduler {owner} did not come back; taken over {seconds:.1} s (real time) \
                  after its last renewal"
             ),
-            Self::TrialSettingIgnored(IgnoredSetting {
-                field,
-                requested,
-                actual,
-            }) => write!(
-                f,
-                "SageMaker uses {field} {actual}, but {requested} was requested"
-            ),
             Self::TrialCompleted(ended)
             | Self::TrialFailed(ended)
             | Self::TrialStopped(ended)
             | Self::TrialRefused(ended)
             | Self::TrialParked(ended)
             | Self::TrialRetrying { ended, .. } => f.write_str(&ended.reason),
-            Self::TrialOverReservation(over) => over.fmt(f),
-            Self::TrialBillingCorrected(correction) => correction.fmt(f),
             Self::TrialOrphanedJob { job_name } => write!(
                 f,
                 "{job_name} ran after its attempt had ended; it is stopped, and billed to the \
@@ -522,36 +547,14 @@ impl fmt::Display for Event {
                 f,
                 "{job_name} left a warm pool untracked; it is ended, and billed to the experiment"
             ),
-            Self::TrialPoolSettled(SettledPool {
-                instance_type,
-                retained_seconds,
-                usd,
-                ..
-            }) => write!(
-                f,
-                "warm pool of {instance_type} kept for {retained_seconds} s: {usd}"
-            ),
-            Self::TrialCheckpointStalled(StalledCheckpoint {
-                since_seconds,
-                interval_seconds,
-                at_risk_usd,
-                ..
-            }) => write!(
-                f,
-                "no checkpoint for {} minutes, although one every {} was announced: an \
-                 interruption now would lose {at_risk_usd} of work",
-                since_seconds / 60,
-                interval_seconds / 60
-            ),
             Self::TrialDiagnosed(found) => write!(f, "why it failed: {}", found.summary),
             Self::TrialUnreadable => f.write_str(
                 "its stored plan or job data cannot be read. A running job is watched, stopped \
                  and billed; nothing new is started",
             ),
-            Self::EndpointChanged(news) => news.fmt(f),
-            Self::EndpointExpiring(EndpointNews { name, reason, .. }) => {
-                write!(f, "endpoint {name} runs out: it is deleted at {reason}")
-            }
-        }
+            Self::TrialNoReadings(none) => write!(f, "it teaches nothing: {none}"),
+            Self::TrialLossNotFinite(lost) => write!(f, "it teaches nothing: {lost}"),
+            Self::EndpointExpiring(news) => news.expires(f),
+        })
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::event::EventSeverity;
 
 /// Kinds of events.
-pub const KINDS: [&str; 33] = [
+pub const KINDS: [&str; 41] = [
+    "budget.threshold",
     "ci.decided",
     "endpoint.changed",
     "endpoint.expiring",
@@ -18,11 +19,17 @@ pub const KINDS: [&str; 33] = [
     "experiment.paused",
     "experiment.repriced",
     "experiment.resumed",
+    "purchase.decided",
+    "purchase.waiting",
+    "trial.accelerators_idle",
     "trial.billing_corrected",
     "trial.checkpoint_stalled",
     "trial.completed",
     "trial.diagnosed",
+    "trial.end_refused",
     "trial.failed",
+    "trial.loss_not_finite",
+    "trial.no_readings",
     "trial.orphaned_job",
     "trial.orphaned_pool",
     "trial.over_reservation",
@@ -38,6 +45,7 @@ pub const KINDS: [&str; 33] = [
     "trial.stopping",
     "trial.submitted",
     "trial.taken_over",
+    "trial.unit_doubtful",
     "trial.unknown_job",
     "trial.unreadable",
     "trial.waiting",

@@ -40,6 +40,7 @@ pub(crate) fn waiting(name: &str, usd_per_hour: Usd) -> Outcome {
         billable_seconds: 0,
         wall_seconds: 0,
         checkpoint_at: None,
+        reached: None,
         cost_usd: Usd::ZERO,
         pauses: Pauses::Unknown,
         predicted_usd: None,

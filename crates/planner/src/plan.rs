@@ -250,6 +250,7 @@ impl TrialPlan {
             billable_seconds: 0,
             wall_seconds: 0,
             checkpoint_at: None,
+            reached: None,
             cost_usd: Usd::ZERO,
             predicted_usd: forecast
                 .and_then(|forecast| forecast.trial_usd)

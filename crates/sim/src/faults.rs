@@ -90,6 +90,9 @@ pub(crate) struct Faults {
     /// Share of Describe and List entries with statuses that no SDK knows.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) odd_status: f64,
+    /// Share of Describe and List entries of training jobs that are over which show them as being deleted.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) deleting: f64,
     /// Share of jobs whose keep-alive and checkpoint settings are silently dropped.
     #[arg(long, default_value_t = 0.0)]
     pub(crate) silent_drop: f64,

@@ -64,6 +64,19 @@ pub(crate) struct Drawn {
     pub(crate) quota: u32,
 }
 
+impl Drawn {
+    /// For a call that changes nothing that is drawn.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            seed: 0,
+            lacks_capacity: false,
+            launch_seconds: None,
+            lag: TimeDelta::zero(),
+            quota: u32::MAX,
+        }
+    }
+}
+
 /// All models, configurations and endpoints, by account and name.
 #[derive(Debug, Default)]
 pub(crate) struct Hosting {

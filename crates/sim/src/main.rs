@@ -39,6 +39,8 @@ mod region;
 mod registry;
 mod request;
 mod rules;
+mod saves;
+mod schedules;
 mod setup;
 mod sns;
 mod speeds;

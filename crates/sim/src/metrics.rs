@@ -170,10 +170,23 @@ pub(crate) fn log_line(job: &Job, at: DateTime<Utc>) -> Option<String> {
     let step = (tokens / training.tokens_per_step).floor();
     let loss = training.loss(tokens) + 0.01 * noise(job, at, 2);
     let samples = speed / 2048.0;
+    // A run that has diverged goes on without a loss.
+    let diverges_at = hyperparameter(job, "diverges_at_step");
+    let loss = if diverges_at.is_some_and(|at| step >= at) {
+        f64::NAN
+    } else {
+        loss
+    };
     Some(format!(
         "step={step} loss={loss:.4} eval_loss={:.4} tokens_per_second={speed:.1} samples_per_second={samples:.2}",
         loss + 0.03
     ))
+}
+
+/// A number that the job's hyperparameters set for the script.
+fn hyperparameter(job: &Job, name: &str) -> Option<f64> {
+    let text = job.request["HyperParameters"][name].as_str()?;
+    text.trim_matches('"').parse().ok()
 }
 
 /// Minutes of training so far, in time order, each with the line that the script printed.
@@ -268,7 +281,10 @@ fn host(job: &Job, metric: &str, at: DateTime<Utc>) -> Option<f64> {
     if !is_running {
         return None;
     }
-    let busy = if in_training(job, at).is_some() {
+    let is_idle = hyperparameter(job, "idles_after_step")
+        .zip(step_at(job, at))
+        .is_some_and(|(after, step)| step >= after);
+    let busy = if in_training(job, at).is_some() && !is_idle {
         1.0
     } else {
         0.03

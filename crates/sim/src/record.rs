@@ -51,6 +51,7 @@ impl World {
             "faults": self.done,
             "model_packages": self.registry.record(),
             "models_and_configs": self.hosting.parts(),
+            "schedules": self.schedules.record(),
             "subscriptions": self.subscriptions,
         })
     }

@@ -60,8 +60,10 @@ impl Region {
             .is_some()
     }
 
+    /// What was scheduled for before now has happened, whoever looks.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.run_schedules(self.now());
         act(&mut world)
     }
 

@@ -10,6 +10,8 @@ use crate::refusal::{Refusal, invalid};
 
 /// The service that assumes execution roles.
 const SAGEMAKER: &str = "sagemaker.amazonaws.com";
+/// The service that assumes the roles of schedules.
+const SCHEDULER: &str = "scheduler.amazonaws.com";
 /// Requests may be signed this many seconds off.
 const SIGNED_WITHIN: i64 = 300;
 
@@ -29,6 +31,9 @@ pub(crate) struct Setup {
     /// The service that may assume roles; SageMaker when absent.
     #[arg(long, value_name = "SERVICE")]
     role_trusts: Option<String>,
+    /// The service that may assume the role of schedules; EventBridge Scheduler when absent.
+    #[arg(long, value_name = "SERVICE")]
+    scheduler_role_trusts: Option<String>,
     /// The region of all buckets; this one when absent.
     #[arg(long, value_name = "REGION")]
     bucket_region: Option<String>,
@@ -85,9 +90,17 @@ impl Setup {
         })
     }
 
-    /// The trust policy of every role.
-    pub(crate) fn trust_policy(&self) -> Value {
-        let service = self.role_trusts.as_deref().unwrap_or(SAGEMAKER);
+    /// The service that may assume a role; that of schedules is called so.
+    pub(crate) fn trusted_service(&self, role: &str) -> &str {
+        if role.contains("scheduler") {
+            return self.scheduler_role_trusts.as_deref().unwrap_or(SCHEDULER);
+        }
+        self.role_trusts.as_deref().unwrap_or(SAGEMAKER)
+    }
+
+    /// The trust policy of a role.
+    pub(crate) fn trust_policy(&self, role: &str) -> Value {
+        let service = self.trusted_service(role);
         json!({
             "Version": "2012-10-17",
             "Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}],

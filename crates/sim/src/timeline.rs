@@ -9,6 +9,7 @@ use rand::{Rng, SeedableRng};
 use crate::billing::Span;
 use crate::curve::Curve;
 use crate::failures::ScriptFailure;
+use crate::saves::Saves;
 
 /// Checkpoint interval; an interruption loses the work since the last checkpoint.
 pub(crate) const CHECKPOINT_SECONDS: f64 = 1800.0;
@@ -77,7 +78,7 @@ impl Failure {
 pub(crate) struct Spot {
     pub(crate) max_wait_seconds: f64,
     pub(crate) mean_hours_between_interruptions: f64,
-    pub(crate) saves_progress: bool,
+    pub(crate) saves: Saves,
     /// No capacity appears for as long as the job may wait.
     pub(crate) never_launches: bool,
 }
@@ -304,12 +305,10 @@ fn train(life: &Life, drawing: &mut Drawing) -> (&'static str, &'static str) {
             return ("Stopped", why);
         }
         let reached = done + life.curve.work_in(run);
-        let saves = life.spot.as_ref().is_some_and(|spot| spot.saves_progress);
-        done = if saves {
-            (reached / CHECKPOINT_SECONDS).floor() * CHECKPOINT_SECONDS
-        } else {
-            0.0
-        };
+        done = life
+            .spot
+            .as_ref()
+            .map_or(0.0, |spot| spot.saves.kept(reached));
         interrupted(drawing, done);
     }
 }
@@ -462,7 +461,7 @@ mod tests {
         let spot = Spot {
             max_wait_seconds: 180_000.0,
             mean_hours_between_interruptions: 3.0,
-            saves_progress: true,
+            saves: Saves::EachCheckpoint,
             never_launches: false,
         };
         assert_eq!(draw(&life(Some(spot.clone()))), draw(&life(Some(spot))));
@@ -473,7 +472,7 @@ mod tests {
         let spot = Spot {
             max_wait_seconds: 500_000.0,
             mean_hours_between_interruptions: 2.0,
-            saves_progress: true,
+            saves: Saves::EachCheckpoint,
             never_launches: false,
         };
         let timeline = draw(&Life {
@@ -491,6 +490,27 @@ mod tests {
         assert!(timeline.training_seconds(end) > draw(&life(None)).training_seconds(end));
     }
 
+    /// Without checkpoints each interruption costs all the work before it, and more of it is billed.
+    #[test]
+    fn work_that_never_reached_s3_is_done_again() {
+        let trained = |saves| {
+            let timeline = draw(&Life {
+                max_runtime_seconds: 4_000_000.0,
+                ..life(Some(Spot {
+                    max_wait_seconds: 5_000_000.0,
+                    mean_hours_between_interruptions: 5.0,
+                    saves,
+                    never_launches: false,
+                }))
+            });
+            assert_eq!(timeline.end_secondary, "Completed");
+            timeline.training_seconds(timeline.end().unwrap())
+        };
+        let each = trained(Saves::EachCheckpoint);
+        let (first, nothing) = (trained(Saves::FirstOnly), trained(Saves::Nothing));
+        assert!(each < first && first <= nothing, "{each} {first} {nothing}");
+    }
+
     #[test]
     fn limits_stop_a_job_with_their_own_status() {
         let capped = draw(&Life {
@@ -504,7 +524,7 @@ mod tests {
         let spot = Spot {
             max_wait_seconds: 2000.0,
             mean_hours_between_interruptions: 1000.0,
-            saves_progress: true,
+            saves: Saves::EachCheckpoint,
             never_launches: false,
         };
         assert_eq!(draw(&life(Some(spot))).end_secondary, "MaxWaitTimeExceeded");
@@ -515,7 +535,7 @@ mod tests {
         let spot = Spot {
             max_wait_seconds: 7200.0,
             mean_hours_between_interruptions: 3.0,
-            saves_progress: true,
+            saves: Saves::EachCheckpoint,
             never_launches: true,
         };
         let timeline = draw(&life(Some(spot)));

@@ -25,6 +25,8 @@ use crate::processing::{Drawn, Fate, ProcessingJob};
 use crate::quotas::{self, Calls, InstanceQuotas};
 use crate::registry::Registry;
 use crate::request::{self, strings, tags};
+use crate::saves::Saves;
+use crate::schedules::Schedules;
 use crate::setup::Setup;
 use crate::speeds::Speeds;
 use crate::timeline::{self, Failure, Life, Spot};
@@ -79,6 +81,7 @@ pub(crate) struct World {
     pub(crate) processing: Vec<ProcessingJob>,
     pub(crate) registry: Registry,
     pub(crate) hosting: Hosting,
+    pub(crate) schedules: Schedules,
     pub(crate) transforms: Vec<TransformJob>,
     pub(crate) tunings: Vec<TuningJob>,
     /// By account and name: a job of the same name in another account is a different job.
@@ -120,6 +123,7 @@ impl World {
             processing: Vec::new(),
             registry: Registry::default(),
             hosting: Hosting::default(),
+            schedules: Schedules::default(),
             transforms: Vec::new(),
             tunings: Vec::new(),
             by_name: BTreeMap::new(),
@@ -326,20 +330,20 @@ impl World {
         let law = physics::training(&hyper, instance, count);
         let script = self.script(&request, &hyper, instance, law, seed);
         let failure = self.failure(instance, is_spot, seed);
+        let request = self.dropped_silently(request);
+        let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
         let life = Life {
             created_at: now,
             work_seconds: work_seconds(&request, &script),
             curve: script.curve.clone(),
             max_runtime_seconds: real(request::max_runtime(&request)),
-            spot: is_spot.then(|| self.spot(&request, mean_hours)),
+            spot: is_spot.then(|| self.spot(&request, mean_hours, syncs_once)),
             failure,
             is_warm,
             is_queued: !is_warm && self.happens(self.faults.pending, "pending"),
             launch_seconds: self.launch_seconds,
             seed,
         };
-        let request = self.dropped_silently(request);
-        let syncs_once = self.happens(self.faults.checkpoint_stall, "checkpoint_stall");
         let is_lagging = self.happens(self.faults.lag, "lag");
         let describe_lag = self.lag(is_lagging);
         let list_lag = self.lag(is_lagging);
@@ -408,12 +412,22 @@ impl World {
         lively.script(image, hyper, instance, law, allocation)
     }
 
-    fn spot(&mut self, request: &Value, mean_hours_between_interruptions: f64) -> Spot {
+    fn spot(
+        &mut self,
+        request: &Value,
+        mean_hours_between_interruptions: f64,
+        syncs_once: bool,
+    ) -> Spot {
+        let saves = match request["CheckpointConfig"]["S3Uri"].as_str() {
+            None => Saves::Nothing,
+            Some(_) if syncs_once => Saves::FirstOnly,
+            Some(_) => Saves::EachCheckpoint,
+        };
         let wait = request["StoppingCondition"]["MaxWaitTimeInSeconds"].as_u64();
         Spot {
             max_wait_seconds: real(wait.unwrap_or(request::max_runtime(request))),
             mean_hours_between_interruptions,
-            saves_progress: request["CheckpointConfig"]["S3Uri"].is_string(),
+            saves,
             never_launches: self.happens(self.faults.no_spot_capacity, "no_spot_capacity"),
         }
     }

@@ -13,6 +13,10 @@ use crate::store::{Store, StoreError, error};
 const TABLE: &str = "ci_status_targets";
 /// Statuses of one template that are sent at the same time: a slow host must not hold up those of others.
 const EACH_AT_ONCE: i64 = 2;
+/// Claims in a row after which no request was sent, three minutes each: a day of processes that die.
+const LOST_CLAIMS_MAX: i32 = 480;
+const LOST: &str =
+    "the service has ended each time before it could send it: look at its log, then send it again";
 /// Characters of a problem that are kept.
 const PROBLEM_MAX: usize = 2000;
 /// Failed statuses that are as young as this are sent again with new credentials.
@@ -22,6 +26,8 @@ const AGAIN_WITHIN: TimeDelta = TimeDelta::days(7);
 #[derive(Debug, Clone)]
 pub struct StoredTarget {
     pub target: StatusTarget,
+    /// No webhook starts its runs.
+    pub gate_only: bool,
     pub sealed_credentials: Vec<u8>,
     pub credentials_set_at: DateTime<Utc>,
     pub changed_at: DateTime<Utc>,
@@ -60,6 +66,7 @@ struct Row {
     context: String,
     is_app: bool,
     comments: bool,
+    gate_only: bool,
     sealed_credentials: Vec<u8>,
     credentials_set_at: DateTime<Utc>,
     changed_at: DateTime<Utc>,
@@ -77,6 +84,7 @@ impl Row {
                 is_app: self.is_app,
                 comments: self.comments,
             },
+            gate_only: self.gate_only,
             sealed_credentials: self.sealed_credentials,
             credentials_set_at: self.credentials_set_at,
             changed_at: self.changed_at,
@@ -98,12 +106,12 @@ impl Store {
         let target = &new.target;
         let written = sqlx::query!(
             r#"INSERT INTO ci_status_targets (template_id, host, api_url, repository, context, is_app, comments,
-                                              sealed_credentials, credentials_set_at, changed_at)
-               SELECT id, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM ci_templates
+                                              sealed_credentials, credentials_set_at, changed_at, gate_only)
+               SELECT id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM ci_templates
                WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
                ON CONFLICT (template_id) DO UPDATE
                SET host = $3, api_url = $4, repository = $5, context = $6, is_app = $7, comments = $8,
-                   sealed_credentials = $9, credentials_set_at = $10, changed_at = $11"#,
+                   sealed_credentials = $9, credentials_set_at = $10, changed_at = $11, gate_only = $12"#,
             template.0,
             project.0,
             target.host.as_str(),
@@ -115,6 +123,7 @@ impl Store {
             new.sealed_credentials,
             new.credentials_set_at,
             new.changed_at,
+            new.gate_only,
         );
         if written.execute(&mut *tx).await?.rows_affected() == 0 {
             return Ok(false);
@@ -145,7 +154,7 @@ impl Store {
     ) -> Result<Option<StoredTarget>, StoreError> {
         let row = sqlx::query_as!(
             Row,
-            r#"SELECT s.host, s.api_url, s.repository, s.context, s.is_app, s.comments, s.sealed_credentials,
+            r#"SELECT s.host, s.api_url, s.repository, s.context, s.is_app, s.comments, s.gate_only, s.sealed_credentials,
                       s.credentials_set_at, s.changed_at
                FROM ci_status_targets s JOIN ci_templates t ON t.id = s.template_id
                WHERE t.id = $1 AND t.project_id = $2 AND t.deleted_at IS NULL"#,
@@ -164,7 +173,7 @@ impl Store {
     ) -> Result<Option<StoredTarget>, StoreError> {
         let row = sqlx::query_as!(
             Row,
-            r#"SELECT host, api_url, repository, context, is_app, comments, sealed_credentials, credentials_set_at, changed_at
+            r#"SELECT host, api_url, repository, context, is_app, comments, gate_only, sealed_credentials, credentials_set_at, changed_at
                FROM ci_status_targets WHERE template_id = $1"#,
             template.0,
         );
@@ -245,6 +254,15 @@ impl Store {
         hold: TimeDelta,
         limit: i64,
     ) -> Result<Vec<ClaimedStatus>, StoreError> {
+        sqlx::query!(
+            r#"UPDATE ci_statuses SET state = 'failed', due_at = NULL, lost_claims = 0, problem = $3
+               WHERE due_at <= $1 AND (held_until IS NULL OR held_until <= $1) AND lost_claims >= $2"#,
+            now,
+            LOST_CLAIMS_MAX,
+            LOST,
+        )
+        .execute(&self.pool)
+        .await?;
         let rows = sqlx::query!(
             r#"WITH ranked AS (
                    SELECT s.run_id, s.due_at, row_number() OVER (PARTITION BY r.template_id ORDER BY s.due_at) AS place,
@@ -255,7 +273,7 @@ impl Store {
                    WHERE ranked.place <= $4 AND ranked.held < $4 AND s.due_at <= $1
                      AND (s.held_until IS NULL OR s.held_until <= $1)
                    ORDER BY s.due_at LIMIT $3 FOR UPDATE OF s SKIP LOCKED)
-               UPDATE ci_statuses s SET claims = s.claims + 1, attempts = s.attempts + 1, held_until = $2
+               UPDATE ci_statuses s SET claims = s.claims + 1, lost_claims = s.lost_claims + 1, held_until = $2
                FROM due, ci_runs r WHERE s.run_id = due.run_id AND r.id = due.run_id
                RETURNING s.run_id, r.project_id, r.template_id, s.revision, s.claims, s.attempts, s.shown_as, s.pull_request"#,
             now,
@@ -271,12 +289,37 @@ impl Store {
                 template: TemplateId(row.template_id),
                 revision: row.revision,
                 claim: row.claims,
-                number: error::count(row.attempts, "ci_statuses", row.run_id, "attempts")?,
+                number: error::count::<u32>(row.attempts, "ci_statuses", row.run_id, "attempts")?
+                    + 1,
                 shown_as: row.shown_as.and_then(|number| number.try_into().ok()),
                 pull_request: row.pull_request.and_then(|number| number.try_into().ok()),
             })
         });
         claimed.collect()
+    }
+
+    /// Counts a try, which is made now. False if another process has claimed the status meanwhile.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn begin_status(&self, claimed: &ClaimedStatus) -> Result<bool, StoreError> {
+        let begun = sqlx::query!(
+            r#"UPDATE ci_statuses SET lost_claims = 0, attempts = CASE WHEN revision = $3 THEN attempts + 1 ELSE attempts END
+               WHERE run_id = $1 AND claims = $2"#,
+            claimed.run.0,
+            claimed.claim,
+            claimed.revision,
+        );
+        Ok(begun.execute(&self.pool).await?.rows_affected() == 1)
+    }
+
+    /// Whether no other process has claimed a status since: one that was held up may send what is older than what is shown.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn holds_status(&self, claimed: &ClaimedStatus) -> Result<bool, StoreError> {
+        let holds = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM ci_statuses WHERE run_id = $1 AND claims = $2) AS "holds!""#,
+            claimed.run.0,
+            claimed.claim,
+        );
+        Ok(holds.fetch_one(&self.pool).await?)
     }
 
     /// Writes what has come of a try. What the run has become meanwhile is still to be told.
@@ -293,7 +336,6 @@ impl Store {
             Outcome::Again { at, why } => (DeliveryState::Pending, Some(*at), Some(why)),
             Outcome::Refused { why } => (DeliveryState::Failed, None, Some(why)),
         };
-        let problem = problem.map(|why| why.chars().take(PROBLEM_MAX).collect::<String>());
         sqlx::query!(
             r#"UPDATE ci_statuses
                SET held_until = NULL, shown_as = coalesce($4, shown_as), problem = $7,
@@ -307,7 +349,7 @@ impl Store {
             shown_as.and_then(|number| i64::try_from(number).ok()),
             state.as_str(),
             due_at,
-            problem,
+            cut_problem(problem),
             now,
         )
         .execute(&self.pool)
@@ -336,6 +378,11 @@ impl CommitStatus {
             problem,
         }))
     }
+}
+
+/// As much of a problem as is kept.
+pub(super) fn cut_problem(problem: Option<&String>) -> Option<String> {
+    problem.map(|why| why.chars().take(PROBLEM_MAX).collect())
 }
 
 /// Has a run shown as it is after this transaction, if its template tells anybody.

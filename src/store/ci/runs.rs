@@ -21,7 +21,7 @@ const TABLE: &str = "ci_runs";
 /// Accepted runs that a baseline is made of, at most.
 const ACCEPTED_MAX: i64 = 50;
 /// Who accepts what passes, or stays open, on the baseline's branch.
-const RULE: &str = "rule";
+pub(super) const RULE: &str = "rule";
 
 /// What CI has started for a commit.
 #[derive(Debug, Clone)]
@@ -46,6 +46,17 @@ pub struct CiRun {
     pub decided_at: Option<DateTime<Utc>>,
     pub acceptance: Option<Acceptance>,
     pub is_release: bool,
+    /// Branches that came to the same commit later.
+    pub other_branches: Vec<String>,
+    /// The run that measures the same again.
+    pub repeated_by: Option<CiRunId>,
+    /// The run of a newer commit of its branch, and that commit.
+    pub superseded_by: Option<CiRunId>,
+    pub newer_commit: Option<String>,
+    /// Without a verdict: why its experiment is paused, why a trial of it is not started, and whether a job runs.
+    pub paused_reason: Option<String>,
+    pub trial_reason: Option<String>,
+    pub is_busy: bool,
     /// Nothing more is started for it.
     pub is_template_deleted: bool,
     /// Of the image that its trials run, once it was found in ECR.
@@ -108,6 +119,13 @@ struct Row {
     told_at: Option<DateTime<Utc>>,
     problem: Option<String>,
     image_digest: Option<String>,
+    other_branches: Vec<String>,
+    repeated_by: Option<Uuid>,
+    superseded_by: Option<Uuid>,
+    newer_commit: Option<String>,
+    paused_reason: Option<String>,
+    trial_reason: Option<String>,
+    is_busy: Option<bool>,
 }
 
 impl TryFrom<Row> for CiRun {
@@ -157,6 +175,13 @@ impl TryFrom<Row> for CiRun {
             is_release: row.is_release,
             is_template_deleted: row.is_template_deleted,
             image_digest: row.image_digest,
+            other_branches: row.other_branches,
+            repeated_by: row.repeated_by.map(CiRunId),
+            superseded_by: row.superseded_by.map(CiRunId),
+            newer_commit: row.newer_commit,
+            paused_reason: row.paused_reason,
+            trial_reason: row.trial_reason,
+            is_busy: row.is_busy.unwrap_or(false),
             commit_status: CommitStatus::read(
                 row.id,
                 row.status_state.as_deref(),
@@ -186,8 +211,12 @@ impl Store {
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
                       t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
                       s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem,
-                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest
+                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest,
+                      r.other_branches, r.repeated_by, r.superseded_by,
+                      (SELECT n.commit_sha FROM ci_runs n WHERE n.id = r.superseded_by) AS newer_commit,
+                      w.paused_reason, w.trial_reason, w.is_busy AS "is_busy?"
                FROM ci_runs r
+               LEFT JOIN ci_waits w ON w.run_id = r.id
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
                LEFT JOIN ci_statuses s ON s.run_id = r.id
@@ -221,8 +250,12 @@ impl Store {
                       r.verdict, r.judgement, r.created_at, r.decided_at, r.accepted_at, r.accepted_by, r.begins_level,
                       t.release_run_id IS NOT DISTINCT FROM r.id AS "is_release!", t.deleted_at IS NOT NULL AS "is_template_deleted!",
                       s.state AS "status_state?", s.attempts AS "status_attempts?", s.told_at, s.problem,
-                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest
+                      (SELECT e.image_digest FROM experiments e WHERE e.id = r.experiment_id) AS image_digest,
+                      r.other_branches, r.repeated_by, r.superseded_by,
+                      (SELECT n.commit_sha FROM ci_runs n WHERE n.id = r.superseded_by) AS newer_commit,
+                      w.paused_reason, w.trial_reason, w.is_busy AS "is_busy?"
                FROM ci_runs r
+               LEFT JOIN ci_waits w ON w.run_id = r.id
                JOIN ci_templates t ON t.id = r.template_id
                JOIN ci_template_versions v ON v.template_id = r.template_id AND v.version = r.template_version
                LEFT JOIN ci_statuses s ON s.run_id = r.id
@@ -244,7 +277,7 @@ impl Store {
     ) -> Result<Vec<(ProjectId, CiRunId)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT r.project_id, r.id FROM ci_runs r JOIN experiments e ON e.id = r.experiment_id
-               WHERE r.verdict IS NULL AND ($1::uuid IS NULL OR r.id > $1)
+               WHERE r.verdict IS NULL AND r.superseded_by IS NULL AND ($1::uuid IS NULL OR r.id > $1)
                  AND (e.ended_at IS NOT NULL
                       OR (EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.state = 'parked')
                           AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
@@ -281,8 +314,8 @@ impl Store {
     ) -> Result<Vec<Accepted>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT id, readings AS "readings!", begins_level FROM ci_runs
-               WHERE template_id = $1 AND accepted_at IS NOT NULL AND branch = $3 AND pull_request IS NULL
-                 AND event <> 'pull_request'
+               WHERE template_id = $1 AND accepted_at IS NOT NULL
+                 AND (branch = $3 AND pull_request IS NULL AND event <> 'pull_request' OR $3 = ANY (other_branches))
                ORDER BY decided_at DESC, id DESC LIMIT $2"#,
             template.0,
             ACCEPTED_MAX,
@@ -348,8 +381,12 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let written = sqlx::query!(
             r#"UPDATE ci_runs SET readings = $3, judgement = $4, verdict = $5, decided_at = $6::timestamptz,
-                      accepted_at = CASE WHEN $7 THEN $6::timestamptz END, accepted_by = CASE WHEN $7 THEN $8::text END
-               WHERE id = $1 AND experiment_id = $2 AND verdict IS NULL"#,
+                      accepted_at = CASE WHEN $7 THEN $6::timestamptz END, accepted_by = CASE WHEN $7 THEN $8::text END,
+                      -- What cost nothing may be tried again by whoever tells of the commit.
+                      takes_deliveries = takes_deliveries AND NOT ($5 = 'error' AND superseded_by IS NULL AND 0 = (
+                          SELECT coalesce(sum(e.reserved_usd + e.settled_usd), 0)
+                          FROM ci_rounds o JOIN experiments e ON e.id = o.experiment_id WHERE o.run_id = $1))
+               WHERE id = $1 AND experiment_id = $2 AND verdict IS NULL AND cardinality(other_branches) = $9"#,
             run.id.0,
             experiment.0,
             stored::write(new.readings)?,
@@ -358,6 +395,7 @@ impl Store {
             now,
             new.is_accepted,
             RULE,
+            i32::try_from(run.other_branches.len()).unwrap_or(i32::MAX),
         );
         if written.execute(&mut *tx).await?.rows_affected() == 0 {
             return Ok(false);
@@ -440,8 +478,8 @@ pub(super) async fn insert_run(
     let branch = trigger.branch.as_ref();
     sqlx::query!(
         r#"INSERT INTO ci_runs (id, project_id, template_id, template_version, sender, event, commit_sha, git_ref, branch,
-                                pull_request, experiment_id, created_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"#,
+                                pull_request, experiment_id, created_at, what_runs, previous_commit)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, left($14, 64))"#,
         delivery.run.0,
         project.0,
         delivery.template.0,
@@ -454,6 +492,8 @@ pub(super) async fn insert_run(
         trigger.pull_request.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
         experiment.0,
         now,
+        delivery.what_runs,
+        trigger.previous,
     )
     .execute(&mut *tx)
     .await?;
@@ -475,6 +515,7 @@ pub(in crate::store) async fn begin_round(
     let round = i32::try_from(round).unwrap_or(i32::MAX);
     let template = sqlx::query_scalar!(
         r#"UPDATE ci_runs SET round = $2, experiment_id = $3 WHERE id = $1 AND round = $2 - 1 AND verdict IS NULL
+             AND superseded_by IS NULL
            RETURNING template_id"#,
         run.0,
         round,
@@ -519,7 +560,7 @@ async fn insert_round(
     experiment: ExperimentId,
 ) -> Result<(), StoreError> {
     sqlx::query!(
-        "INSERT INTO ci_rounds (run_id, round, experiment_id) VALUES ($1, $2, $3)",
+        "INSERT INTO ci_rounds (run_id, round, experiment_id, is_counted) VALUES ($1, $2, $3, true)",
         run.0,
         round,
         experiment.0,

@@ -18,6 +18,8 @@ pub struct NewEndpoint {
     pub spec: EndpointSpec,
     pub model: ModelRequest,
     pub model_package_id: Option<ModelPackageId>,
+    /// A person has stated its budget: silence does not raise it.
+    pub is_budget_stated: bool,
 }
 
 /// Writes an endpoint and its first revision inside the caller's transaction, after its trial; due at once.
@@ -28,8 +30,8 @@ pub(in crate::store) async fn insert(
 ) -> Result<(), StoreError> {
     sqlx::query!(
         r#"INSERT INTO endpoints (id, project_id, experiment_id, trial_id, name, owner, region, spec, state,
-                                  time_to_live_seconds, due_at, created_at)
-           SELECT $1, t.project_id, t.experiment_id, t.id, $3, $4, t.region, $5, 'creating', $6, $7, $7
+                                  time_to_live_seconds, due_at, created_at, is_budget_stated)
+           SELECT $1, t.project_id, t.experiment_id, t.id, $3, $4, t.region, $5, 'creating', $6, $7, $7, $8
            FROM trials t WHERE t.id = $2"#,
         new.id.0,
         new.trial_id.0,
@@ -38,6 +40,7 @@ pub(in crate::store) async fn insert(
         stored::write(&new.spec)?,
         i64::from(new.spec.time_to_live_hours) * 3600,
         now,
+        new.is_budget_stated,
     )
     .execute(&mut *tx)
     .await?;

@@ -12,8 +12,10 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, Transaction};
 
 use super::Endpoint;
+use super::own_budget::{self, Extended, ExtendedEndpoint, Extension};
 use crate::store::events::{self, EventSubject};
 use crate::store::money::budget;
+use crate::store::money::caps::{Ask, NotReserved};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::pipelines::wake::wake_pipeline;
 use crate::store::{Store, StoreError, retried, stored};
@@ -47,16 +49,6 @@ pub struct EndpointNext {
 pub struct NewRevision<'a> {
     pub model: &'a ModelRequest,
     pub model_package_id: Option<ModelPackageId>,
-}
-
-/// A longer time to live.
-#[derive(Debug, Clone, Copy)]
-pub struct Extension {
-    pub hours: u32,
-    /// What is reserved in addition.
-    pub usd: Usd,
-    /// The experiment's budget afterwards, if it is raised.
-    pub budget_usd: Option<Usd>,
 }
 
 impl Store {
@@ -192,6 +184,26 @@ impl Store {
         by: Extension,
         now: DateTime<Utc>,
     ) -> Result<Extended, StoreError> {
+        let ask = Ask {
+            experiment: endpoint.experiment_id,
+            project: endpoint.project_id,
+            amount: by.usd,
+            at: now,
+        };
+        let extended = retried(|| self.extend_endpoint_once(endpoint, by, ask)).await?;
+        if let Extended::NotReserved(NotReserved::Short(short)) = &extended {
+            self.tell_used_up(short, ask).await?;
+        }
+        Ok(extended)
+    }
+
+    async fn extend_endpoint_once(
+        &self,
+        endpoint: &Endpoint,
+        by: Extension,
+        ask: Ask,
+    ) -> Result<Extended, StoreError> {
+        let now = ask.at;
         let mut tx = self.pool.begin().await?;
         let seconds = i64::from(by.hours) * 3600;
         let job = sqlx::query!(
@@ -205,22 +217,20 @@ impl Store {
         let Some(job) = job else {
             return Ok(Extended::NotServing);
         };
-        if let Some(budget) = by.budget_usd {
-            sqlx::query!(
-                "UPDATE experiments SET budget_usd = greatest(budget_usd, $2) WHERE id = $1",
-                endpoint.experiment_id.0,
-                budget.0,
-            )
-            .execute(&mut *tx)
-            .await?;
+        let of = ExtendedEndpoint {
+            id: endpoint.id,
+            experiment: endpoint.experiment_id,
+        };
+        if let Some(no) = own_budget::prepare(&mut tx, of, by, now).await? {
+            return Ok(no);
         }
-        let (experiment, project) = (endpoint.experiment_id, endpoint.project_id);
-        if !budget::reserve(&mut tx, experiment, project, by.usd).await? {
-            return Ok(Extended::OverBudget);
-        }
+        let alarms = match budget::reserve(&mut tx, self.caps, ask).await? {
+            Ok(alarms) => alarms,
+            Err(why) => return Ok(Extended::NotReserved(why)),
+        };
         let account = Account {
-            project_id: project,
-            experiment_id: experiment,
+            project_id: endpoint.project_id,
+            experiment_id: endpoint.experiment_id,
             trial_id: endpoint.trial_id,
             job_id: JobId(job.id),
             price_id: PriceId(job.price_id),
@@ -236,7 +246,7 @@ impl Store {
         if !lives_longer(&mut tx, endpoint, seconds, now).await? {
             return Ok(Extended::Changed);
         }
-        tx.commit().await?;
+        events::commit(tx, &alarms, now).await?;
         Ok(Extended::Done)
     }
 }
@@ -279,16 +289,6 @@ async fn record(
     crate::crash::point("in_endpoint");
     events::commit(tx, &told, now).await?;
     Ok(true)
-}
-
-/// Whether a time to live was extended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extended {
-    Done,
-    OverBudget,
-    NotServing,
-    /// Somebody else has changed it since it was read.
-    Changed,
 }
 
 /// Extends the time to live; false if it does not serve, or has been extended meanwhile. What the deployer has

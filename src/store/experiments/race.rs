@@ -121,7 +121,7 @@ impl Store {
 }
 
 /// Requests stops; returns those that were not requested before.
-async fn stop(
+pub(in crate::store) async fn stop(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     verdict: &Verdict,

@@ -379,7 +379,7 @@ impl Store {
             r#"SELECT DISTINCT ON (trial_id) id, trial_id AS "trial_id!", number AS "number!", job_name, state, price_id, usd_per_hour,
                       reserved_training_usd, reserved_metrics_usd, quarantine_until, absent, postponed, job_status,
                       secondary_status, failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds,
-                      billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
+                      billing_estimated, metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at, checkpoint_times,
                       greatest(started_at, modified_at) AS training_since, modified_at, delete_asked_at,
                       NULL::timestamptz AS listed_at
                FROM jobs WHERE trial_id = ANY($1) AND NOT is_recovered ORDER BY trial_id, number DESC"#,
@@ -509,7 +509,7 @@ impl Store {
             r#"SELECT id, trial_id AS "trial_id!", number AS "number!", job_name, state, price_id, usd_per_hour, reserved_training_usd,
                       reserved_metrics_usd, quarantine_until, absent, postponed, job_status, secondary_status,
                       failure_reason, transitions::text AS "transitions!", training_seconds, billable_seconds, billing_estimated,
-                      metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at,
+                      metrics_requested, planned_at, started_at, ended_at, is_compared, checkpoint_at, checkpoint_times,
                       greatest(started_at, modified_at) AS training_since, modified_at, delete_asked_at,
                       CASE WHEN settled_at IS NULL THEN (SELECT max(listed_at) FROM leases l WHERE l.region = jobs.region) END AS listed_at
                FROM jobs WHERE experiment_id = ANY($1) AND trial_id IS NOT NULL ORDER BY trial_id, number"#,

@@ -4,28 +4,23 @@
 //! was changed.
 
 mod looks;
+pub mod plan;
 
-use bakeoff_domain::event::{Ended, Event, PlannedAttempt};
+use bakeoff_domain::event::{Ended, Event};
 use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource};
-use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::requested::{self, Difference};
-use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
-use crate::crash;
 use crate::store::events::{self, EventSubject, NewEvent};
-use crate::store::experiments::trials::PlanColumns;
 use crate::store::experiments::trials::{Attempt, Claimed};
-use crate::store::jobs::warm_pools;
-use crate::store::money::budget;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
@@ -36,8 +31,6 @@ pub enum Applied {
     Done,
     /// The lease has passed to another scheduler: drop the work.
     Stale,
-    /// The reservation does not fit into the budget; nothing was changed.
-    OverBudget,
 }
 
 /// A job that is known to exist.
@@ -219,121 +212,6 @@ impl Store {
             Ok(Applied::Done)
         })
         .await
-    }
-
-    /// Reserves the worst case and commits a new attempt with its job name, before anything is sent
-    /// to AWS.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn plan_attempt(
-        &self,
-        trial: &Claimed,
-        id: JobId,
-        job_name: &str,
-        plan: &TrialPlan,
-        price: &Price,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        retried(|| self.plan_attempt_once(trial, id, job_name, plan, price, now)).await
-    }
-
-    async fn plan_attempt_once(
-        &self,
-        trial: &Claimed,
-        id: JobId,
-        job_name: &str,
-        plan: &TrialPlan,
-        price: &Price,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let Some(worst) = plan.worst_case else {
-            return Ok(Applied::OverBudget);
-        };
-        let WorstCase {
-            training_usd: training,
-            metrics_usd: metrics,
-            pool_usd: pool,
-            total_usd: total,
-            ..
-        } = worst;
-        let columns = PlanColumns::of(plan)?;
-        let mut tx = self.pool.begin().await?;
-        if !budget::reserve(&mut tx, trial.experiment_id, trial.project_id, total).await? {
-            return Ok(Applied::OverBudget);
-        }
-        let due = Due::at(now);
-        if !advance(
-            &mut tx,
-            trial,
-            TrialState::Submitting,
-            due,
-            Lease::Keep,
-            now,
-        )
-        .await?
-        {
-            return Ok(Applied::Stale);
-        }
-        let number = sqlx::query_scalar!(
-            r#"UPDATE trials
-               SET attempts_made = attempts_made + 1, plan = $2, price_id = $3, worst_case_training_usd = $4,
-                   worst_case_metrics_usd = $5, is_price_estimated = $6, volume_gb = $7, keep_alive_seconds = $8,
-                   checkpoint_s3_uri = $9, checkpoint_local_path = $10, checkpoint_interval_seconds = $11, metrics = $12,
-                   billed_seconds_max = $13
-               WHERE id = $1 RETURNING attempts_made"#,
-            trial.id.0,
-            columns.plan,
-            price.id.0,
-            training.0,
-            metrics.0,
-            columns.is_price_estimated,
-            columns.volume_gb,
-            columns.keep_alive_seconds,
-            columns.checkpoint_s3_uri,
-            columns.checkpoint_local_path,
-            columns.checkpoint_interval_seconds,
-            columns.metrics,
-            columns.billed_seconds_max,
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        sqlx::query!(
-            r#"INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
-                                 price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
-               SELECT $1, t.job_kind, t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
-               FROM trials t, installation i WHERE t.id = $4"#,
-            id.0,
-            trial.project_id.0,
-            trial.experiment_id.0,
-            trial.id.0,
-            number,
-            job_name,
-            price.id.0,
-            price.usd_per_hour.0,
-            training.0,
-            metrics.0,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let account = Account {
-            project_id: trial.project_id,
-            experiment_id: trial.experiment_id,
-            trial_id: trial.id,
-            job_id: id,
-            price_id: price.id,
-        };
-        write_reservation(&mut tx, trial, &account, &worst, now).await?;
-        if pool > Usd::ZERO {
-            warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
-        }
-        let planned = Event::TrialPlanned(PlannedAttempt {
-            attempt: u32::try_from(number).unwrap_or(u32::MAX),
-            job_name: job_name.to_owned(),
-            reserved_usd: total,
-        });
-        crash::point("in_plan");
-        events::commit(tx, &[EventSubject::from(trial).told(planned)], now).await?;
-        Ok(Applied::Done)
     }
 
     /// Refuses a trial: the budget cannot cover it, and nothing in its experiment will be released.

@@ -6,12 +6,13 @@ use bakeoff_domain::catalog;
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::observed::Transition;
 use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::spec::CheckpointSpec;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::store::events::{self, EventSubject};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, stored};
 
 /// An attempt whose checkpoints are due for a check.
 #[derive(Debug, Clone)]
@@ -30,6 +31,10 @@ pub struct CheckpointDue {
     /// Of its job, as last seen.
     pub phase: JobPhase,
     pub is_alarmed: bool,
+    /// SageMaker's history of the job, as last seen; empty if it cannot be read.
+    pub transitions: Vec<Transition>,
+    /// When checkpoints were written, as far as is kept.
+    pub checkpoint_times: Vec<DateTime<Utc>>,
 }
 
 /// Where a trial's checkpoints lie.
@@ -121,7 +126,7 @@ impl Store {
                RETURNING j.id, j.project_id, j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!",
                          t.instance_count, j.usd_per_hour,
                          greatest(j.started_at, j.modified_at) AS training_since, j.secondary_status,
-                         j.checkpoint_alarmed, coalesce(t.checkpoint_trial_id, t.id) AS "folder!", t.checkpoint_s3_uri, t.checkpoint_local_path,
+                         j.checkpoint_alarmed, j.checkpoint_times, j.transitions::text AS "transitions!", coalesce(t.checkpoint_trial_id, t.id) AS "folder!", t.checkpoint_s3_uri, t.checkpoint_local_path,
                          t.checkpoint_interval_seconds"#,
             now,
             now + hold,
@@ -158,18 +163,21 @@ impl Store {
                     training_since: row.training_since,
                     phase: JobPhase::of(row.secondary_status.as_deref().unwrap_or_default()),
                     is_alarmed: row.checkpoint_alarmed,
+                    transitions: stored::read_text(&row.transitions, "jobs", row.id, "transitions")
+                        .unwrap_or_default(),
+                    checkpoint_times: row.checkpoint_times,
                 }),
             }
         });
         Ok(due.collect())
     }
 
-    /// Records the newest checkpoint, and raises an alarm once when checkpoint syncing has stopped.
+    /// Records the newest checkpoint and the times worth keeping, and raises an alarm once when checkpoint syncing has stopped.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_checkpoint(
         &self,
         due: &CheckpointDue,
-        newest: Option<DateTime<Utc>>,
+        times: &[DateTime<Utc>],
         alarm: Option<Event>,
         next_at: DateTime<Utc>,
         now: DateTime<Utc>,
@@ -177,12 +185,13 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let changed = sqlx::query!(
             r#"UPDATE jobs SET checkpoint_at = greatest(checkpoint_at, $2), checkpoint_due_at = $3,
-                      checkpoint_alarmed = $4
+                      checkpoint_alarmed = $4, checkpoint_times = $5
                WHERE id = $1 AND state = 'running'"#,
             due.job_id.0,
-            newest,
+            times.last().copied(),
             next_at,
             alarm.is_some(),
+            times,
         )
         .execute(&mut *tx)
         .await?;

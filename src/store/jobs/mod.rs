@@ -6,5 +6,6 @@ pub mod checkpoints;
 pub mod orphans;
 pub mod post_mortems;
 pub mod queue;
+pub mod readings;
 pub mod warm_pools;
 pub mod watch;

@@ -4,7 +4,7 @@
 
 use bakeoff_domain::event::Event;
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::orphan::OrphanFacts;
+use bakeoff_domain::lifecycle::orphan::{OrphanFacts, SettledAttempt, Sighting};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Usage};
 use bakeoff_domain::money::ledger::EntryResource;
@@ -43,6 +43,13 @@ pub struct OrphanOwner {
     pub usd_per_hour: Usd,
 }
 
+/// How far an attempt has come, as recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptRecord {
+    /// None while it is not settled.
+    pub settled: Option<SettledAttempt>,
+}
+
 impl Store {
     /// Whether an orphaned job of the trial was found since the given time and is not settled yet.
     #[tracing::instrument(level = "debug", skip_all)]
@@ -61,18 +68,19 @@ impl Store {
         .await?)
     }
 
-    /// Records an orphaned job in a region, with an alarm to its experiment if there is one. A job that was
-    /// thought to be over is tracked again. False when it is already tracked, or a living attempt
-    /// stands for it.
+    /// Records an orphaned job in a region, with an alarm to its experiment if there is one; one whose bill was
+    /// only late raises none. A job that was thought to be over is tracked again. False when it is already
+    /// tracked, or a living attempt stands for it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn record_orphan(
         &self,
         region: &str,
         kind: JobKind,
         job_name: &str,
+        sighting: Sighting,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_orphan_once(region, kind, job_name, now)).await
+        retried(|| self.record_orphan_once(region, kind, job_name, sighting, now)).await
     }
 
     async fn record_orphan_once(
@@ -80,6 +88,7 @@ impl Store {
         region: &str,
         kind: JobKind,
         job_name: &str,
+        sighting: Sighting,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
@@ -101,7 +110,7 @@ impl Store {
         .rows_affected()
             == 1;
         let mut told = None;
-        if is_new {
+        if is_new && sighting == Sighting::Orphan {
             let owner = sqlx::query!(
                 "SELECT project_id, experiment_id, trial_id FROM jobs WHERE job_name = $1",
                 job_name
@@ -122,15 +131,24 @@ impl Store {
         Ok(is_new)
     }
 
-    /// Whether the attempt has a row, in any state.
+    /// The record of an attempt, if it has one; one that is not settled has not ended yet.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn has_attempt(&self, attempt: JobId) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM jobs WHERE id = $1) AS "found!""#,
+    pub async fn attempt_record(
+        &self,
+        attempt: JobId,
+    ) -> Result<Option<AttemptRecord>, StoreError> {
+        let row = sqlx::query!(
+            r#"SELECT settled_at, state = 'never_created' AS "never_created!" FROM jobs WHERE id = $1"#,
             attempt.0
         )
-        .fetch_one(&self.pool)
-        .await?)
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| AttemptRecord {
+            settled: row.settled_at.map(|settled_at| SettledAttempt {
+                settled_at,
+                never_created: row.never_created,
+            }),
+        }))
     }
 
     /// Reports to a trial's experiment, once, that a job naming the trial runs but is in no row.

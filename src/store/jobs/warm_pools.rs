@@ -21,11 +21,12 @@ use crate::store::events::{self, EventSubject};
 use crate::store::jobs::attempts::Applied;
 use crate::store::leases::{self, Holder, Term};
 use crate::store::money::bill::{self, Billed};
+use crate::store::money::budget::{self, Booking};
+use crate::store::money::corrections;
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{self, Correction};
 use crate::store::money::settled::Part;
-use crate::store::money::{budget, corrections};
 use crate::store::session::interval;
 use crate::store::{Store, StoreError, error, retried};
 
@@ -157,10 +158,13 @@ pub(in crate::store) async fn job_ended(
     };
     budget::settle(
         tx,
-        account.experiment_id,
-        account.project_id,
-        reserved,
-        Usd::ZERO,
+        Booking {
+            experiment: account.experiment_id,
+            project: account.project_id,
+            released: reserved,
+            settled: Usd::ZERO,
+        },
+        now,
     )
     .await?;
     let (resource, component) = (EntryResource::WarmPool, EntryComponent::WarmPool);
@@ -441,7 +445,17 @@ async fn book_more(
     }
     let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
     let (experiment, project) = (account.experiment_id, account.project_id);
-    budget::settle(tx, experiment, project, Usd::ZERO, total).await?;
+    budget::settle(
+        tx,
+        Booking {
+            experiment,
+            project,
+            released: Usd::ZERO,
+            settled: total,
+        },
+        now,
+    )
+    .await?;
     for correction in corrections {
         let correction = Correction {
             estimated: kept.estimated,

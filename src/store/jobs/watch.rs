@@ -253,7 +253,10 @@ impl Store {
             r#"SELECT t.name AS "name!" FROM UNNEST($1::text[], $2::boolean[]) AS t(name, is_over)
                LEFT JOIN jobs j ON j.job_name = t.name
                WHERE (j.id IS NULL OR j.settled_at IS NOT NULL)
-                 AND (NOT t.is_over OR j.id IS NULL OR j.state = 'never_created' OR j.billing_estimated)
+                 AND (j.id IS NULL OR j.state = 'never_created' OR j.billing_estimated
+                      -- What SageMaker has called over never runs again, whatever a page shows of it.
+                      OR (NOT t.is_over AND (j.kind = 'endpoint' OR j.job_status IS NULL
+                                             OR j.job_status NOT IN ('Completed', 'Failed', 'Stopped', 'Deleting'))))
                  AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_name = t.name
                                  AND (s.job_id IS NOT NULL OR s.settlements > 3)
                                  AND (s.settled_at IS NULL OR t.is_over))"#,

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::StoreError;
-use crate::store::money::budget;
+use crate::store::money::budget::{self, Booking};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::prices::{self, PricesOf};
 
@@ -77,7 +77,17 @@ pub(in crate::store) async fn settle(
     // the reservations it makes room for.
     let given_back = held.unwrap_or(Usd::ZERO);
     let (experiment, project) = (account.experiment_id, account.project_id);
-    budget::settle(tx, experiment, project, given_back, total).await?;
+    budget::settle(
+        tx,
+        Booking {
+            experiment,
+            project,
+            released: given_back,
+            settled: total,
+        },
+        now,
+    )
+    .await?;
     if let Some(held) = held {
         let component = resource.instances(usage.kind);
         let entry = Entry::worst_case(EntryKind::Released, resource, component, held);

@@ -8,11 +8,12 @@ use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 
 use crate::store::events::{self, EventSubject};
+use crate::store::money::bill;
+use crate::store::money::budget::{self, Booking};
 use crate::store::money::ledger::Account;
 use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{Correction, adjust};
 use crate::store::money::settled::{Part, settled_rows};
-use crate::store::money::{bill, budget};
 use crate::store::{Store, StoreError, retried};
 
 /// A person's statement of an attempt's bill.
@@ -95,7 +96,17 @@ impl Store {
             corrections.extend(parts.filter_map(|part| correction(account, &part, now)));
         }
         let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
-        budget::settle(&mut tx, experiment, said.project, Usd::ZERO, total).await?;
+        budget::settle(
+            &mut tx,
+            Booking {
+                experiment,
+                project: said.project,
+                released: Usd::ZERO,
+                settled: total,
+            },
+            now,
+        )
+        .await?;
         for correction in &corrections {
             adjust(&mut tx, correction, now).await?;
         }

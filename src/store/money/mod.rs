@@ -3,6 +3,7 @@
 
 pub mod bill;
 pub mod budget;
+pub mod caps;
 pub mod corrections;
 pub mod ledger;
 pub mod prices;

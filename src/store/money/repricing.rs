@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 use crate::store::error::found_one;
 use crate::store::events::{self, EventSubject};
+use crate::store::money::bill;
+use crate::store::money::budget::{self, Booking};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::settled::settled_rows;
-use crate::store::money::{bill, budget};
 use crate::store::stored;
 use crate::store::{Store, StoreError};
 
@@ -275,7 +276,17 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
-        budget::settle(&mut tx, experiment, project, Usd::ZERO, total).await?;
+        budget::settle(
+            &mut tx,
+            Booking {
+                experiment,
+                project,
+                released: Usd::ZERO,
+                settled: total,
+            },
+            now,
+        )
+        .await?;
         for correction in &corrections {
             adjust(&mut tx, correction, now).await?;
         }

@@ -37,7 +37,7 @@ pub enum Written {
 }
 
 /// Whether the claim still holds; it does until the transaction ends.
-async fn holds(tx: &mut PgConnection, pipeline: &Pipeline) -> Result<bool, StoreError> {
+pub(super) async fn holds(tx: &mut PgConnection, pipeline: &Pipeline) -> Result<bool, StoreError> {
     let row = sqlx::query_scalar!(
         "SELECT claims FROM pipelines WHERE id = $1 AND claims = $2 AND state = $3 FOR NO KEY UPDATE",
         pipeline.id.0,
@@ -47,7 +47,7 @@ async fn holds(tx: &mut PgConnection, pipeline: &Pipeline) -> Result<bool, Store
     Ok(row.fetch_optional(tx).await?.is_some())
 }
 
-fn place_of(place: usize) -> i32 {
+pub(super) fn place_of(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }
 

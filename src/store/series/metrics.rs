@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::crash;
 use crate::store::events::{self, NewEvent};
-use crate::store::money::budget;
+use crate::store::money::budget::{self, Booking};
 use crate::store::money::ledger::{self, Account, Entry};
 use crate::store::series::{self, Again, Samples};
 use crate::store::stored;
@@ -231,10 +231,13 @@ pub(in crate::store) async fn settle(
     };
     budget::settle(
         tx,
-        account.experiment_id,
-        account.project_id,
-        reserved,
-        cost,
+        Booking {
+            experiment: account.experiment_id,
+            project: account.project_id,
+            released: reserved,
+            settled: cost,
+        },
+        now,
     )
     .await?;
     let (resource, component) = (settled.resource, settled.component);

@@ -13,6 +13,8 @@ use crate::store::{Store, StoreError, error, retried};
 /// Characters of an answer, and of a problem, that are kept.
 const ANSWER_MAX: usize = 4096;
 const PROBLEM_MAX: usize = 2000;
+/// Claims in a row after which no try was made, five minutes each: a day of processes that die.
+const LOST_CLAIMS_MAX: i32 = 288;
 
 /// A delivery that is to be tried now.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +22,8 @@ pub struct ClaimedDelivery {
     pub id: DeliveryId,
     pub endpoint_id: WebhookEndpointId,
     pub event_id: i64,
+    /// Of this claim: a process that was held up neither sends nor writes after another one has begun.
+    pub claim: i32,
     /// Of this try, from 1.
     pub number: u32,
     /// The same since the delivery was replayed, or else since the first.
@@ -111,7 +115,8 @@ impl Store {
     }
 
     /// Takes deliveries of an endpoint that are due, those that wait longest first, and holds them for a while: a
-    /// process that dies leaves them to others.
+    /// process that dies leaves them to others, and has used up no try. Those that whole days of claims have come to
+    /// nothing for are given up.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn claim_deliveries(
         &self,
@@ -120,14 +125,22 @@ impl Store {
         hold: TimeDelta,
         limit: i64,
     ) -> Result<Vec<ClaimedDelivery>, StoreError> {
+        sqlx::query!(
+            r#"UPDATE webhook_deliveries SET state = 'failed', due_at = NULL, ended_at = $2
+               WHERE endpoint_id = $1 AND due_at <= $2 AND lost_claims >= $3"#,
+            endpoint.0,
+            now,
+            LOST_CLAIMS_MAX,
+        )
+        .execute(&self.pool)
+        .await?;
         let rows = sqlx::query!(
             r#"WITH due AS (
                    SELECT id FROM webhook_deliveries WHERE endpoint_id = $4 AND due_at <= $1
                    ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED)
-               UPDATE webhook_deliveries d SET due_at = $2, attempts = d.attempts + 1 FROM due WHERE d.id = due.id
-               RETURNING d.id, d.endpoint_id, d.event_id, d.attempts,
-                         (SELECT count(*) FROM webhook_attempts a WHERE a.delivery_id = d.id AND a.attempted_at < d.begun_at)
-                             AS "earlier!""#,
+               UPDATE webhook_deliveries d SET due_at = $2, claims = d.claims + 1, lost_claims = d.lost_claims + 1
+               FROM due WHERE d.id = due.id
+               RETURNING d.id, d.endpoint_id, d.event_id, d.claims, d.attempts, d.attempts_before"#,
             now,
             now + hold,
             limit,
@@ -136,17 +149,31 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         let claimed = rows.into_iter().map(|row| {
-            let number = error::count(row.attempts, "webhook_deliveries", row.id, "attempts")?;
-            let earlier = u32::try_from(row.earlier).unwrap_or(u32::MAX);
+            let count = |number, column| error::count(number, "webhook_deliveries", row.id, column);
+            let number = count(row.attempts, "attempts")? + 1;
+            let earlier = count(row.attempts_before, "attempts_before")?;
             Ok(ClaimedDelivery {
                 id: DeliveryId(row.id),
                 endpoint_id: WebhookEndpointId(row.endpoint_id),
                 event_id: row.event_id,
+                claim: row.claims,
                 number,
                 number_since_begun: number.saturating_sub(earlier),
             })
         });
         claimed.collect()
+    }
+
+    /// Counts a try, which is made now. False if another process has claimed the delivery meanwhile.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn begin_delivery(&self, delivery: &ClaimedDelivery) -> Result<bool, StoreError> {
+        let begun = sqlx::query!(
+            r#"UPDATE webhook_deliveries SET attempts = attempts + 1, lost_claims = 0
+               WHERE id = $1 AND claims = $2 AND state = 'pending'"#,
+            delivery.id.0,
+            delivery.claim,
+        );
+        Ok(begun.execute(&self.pool).await?.rows_affected() == 1)
     }
 
     /// An endpoint as it is just now; `None` if nothing may be sent to it any more.
@@ -329,7 +356,8 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let replayed = sqlx::query!(
-            r#"UPDATE webhook_deliveries d SET state = 'pending', due_at = $2, begun_at = $2, ended_at = NULL
+            r#"UPDATE webhook_deliveries d
+               SET state = 'pending', due_at = $2, begun_at = $2, ended_at = NULL, attempts_before = attempts, lost_claims = 0
                FROM webhook_endpoints w
                WHERE d.id = $1 AND w.id = d.endpoint_id AND w.disabled_at IS NULL AND w.deleted_at IS NULL"#,
             id.0,
@@ -355,9 +383,9 @@ async fn insert_attempt(
     let written = sqlx::query!(
         r#"UPDATE webhook_deliveries
            SET state = $3, due_at = $4, ended_at = CASE WHEN $4::timestamptz IS NULL THEN $5::timestamptz END
-           WHERE id = $1 AND attempts = $2 AND state = 'pending'"#,
+           WHERE id = $1 AND claims = $2 AND state = 'pending'"#,
         delivery.id.0,
-        number,
+        delivery.claim,
         state.as_str(),
         due_at,
         tried.at,

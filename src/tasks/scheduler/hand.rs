@@ -4,6 +4,7 @@ use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::decide::{
     self, AfterCreate, AttemptFacts, Decision, Ending, Seen, after_create, after_rejection,
 };
+use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::lifecycle::queue::QuotaPool;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::cloudwatch;
@@ -42,6 +43,8 @@ pub(super) struct Hand<'a> {
     pub(super) planned_here: Option<JobId>,
     /// The image of that attempt, if it is not the one that the claim has read.
     pub(super) image: Option<String>,
+    /// When AWS itself ends the job of that attempt, as it has confirmed.
+    pub(super) ends_at: Option<DateTime<Utc>>,
 }
 
 impl Hand<'_> {
@@ -63,6 +66,7 @@ impl Hand<'_> {
             // Of its trials, a listing tells nothing.
             look_every: (self.trial.kind == JobKind::Tuning).then_some(TRIALS_EVERY),
             waits: bill::waits(&attempt.transitions),
+            ends_at: self.ends_at,
         })
     }
 
@@ -88,17 +92,26 @@ impl Hand<'_> {
     }
 
     /// An endpoint that is gone after its deletion was accepted: since then it is not billed. If nobody heard that it
-    /// was, several looks that find nothing say so, and its end is when that was asked for: an estimate.
+    /// was, several looks that find nothing say so, and its end is when that was asked for, or was scheduled: an estimate.
     fn deleted(&self, attempt: &Attempt) -> Option<ObservedJob> {
-        let start = attempt.started_at?;
+        let now = self.app.clock.now();
+        let start = self.billed_from(attempt, now)?;
         if self.trial.kind != JobKind::Endpoint {
             return None;
         }
         let is_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
         let is_sure = attempt.absent >= self.app.settings.policy.absent_max;
         let told = attempt.modified_at.filter(|_| is_deleting);
-        let end = told.or_else(|| attempt.delete_asked_at.filter(|_| is_sure))?;
-        let job = ObservedJob::deleted(&attempt.job_name, start, end);
+        let supposed = || {
+            attempt
+                .delete_asked_at
+                .or(self.ended_by_schedule(attempt, now))
+        };
+        let end = told.or_else(|| supposed().filter(|_| is_sure))?;
+        let job = ObservedJob {
+            marker: Some(attempt.id.to_string()),
+            ..ObservedJob::deleted(&attempt.job_name, start, end)
+        };
         // A listing tells of the deletion, but the start is known only from a look.
         if told.is_some() && attempt.is_compared {
             return Some(job);
@@ -277,6 +290,7 @@ impl Hand<'_> {
                 .await?;
             return Ok(false);
         }
+        let scheduled = self.schedule_end(attempt, now).await?;
         let operation = Operation::create(self.trial.kind);
         if let Err(wait) = self.app.place.aws.take(operation) {
             self.app
@@ -290,7 +304,10 @@ impl Hand<'_> {
             self.app.store.release_lease(self.trial, now, None).await?;
             return Ok(false);
         }
-        let reply = self.send(attempt).await?;
+        let reply = match scheduled {
+            Ok(()) => self.send(attempt).await?,
+            Err(error) => Err(error),
+        };
         self.learn_of_quota(&reply, now).await?;
         let Some(facts) = self.facts() else {
             return Ok(false);
@@ -385,17 +402,16 @@ impl Hand<'_> {
         crash::point("after_running");
         // The job runs, but another holder has moved the trial on. That holder adopts the job,
         // unless the attempt is over: then only this process knows of the job.
-        if applied == Applied::Stale
-            && self
-                .app
-                .store
-                .record_orphan(&self.trial.region, self.trial.kind, &attempt.job_name, now)
-                .await?
-        {
-            tracing::error!(
-                job = attempt.job_name,
-                "create succeeded after its attempt had ended; stopping the job"
-            );
+        if applied == Applied::Stale {
+            let (store, kind, name) = (&self.app.store, self.trial.kind, &attempt.job_name);
+            let region = &self.trial.region;
+            let is_new = store.record_orphan(region, kind, name, Sighting::Orphan, now);
+            if is_new.await? {
+                tracing::error!(
+                    job = name,
+                    "create succeeded after its attempt had ended; stopping the job"
+                );
+            }
         }
         Ok(false)
     }
@@ -471,6 +487,9 @@ impl Hand<'_> {
         {
             return Ok(Ok(()));
         }
+        if let Err(error) = self.unschedule_end(attempt).await? {
+            return Ok(Err(error));
+        }
         let revisions = self.app.store.endpoint_revisions_of(self.trial.id).await?;
         let aws = &self.app.place.aws;
         let done = aws.clean_up(kind, &attempt.job_name, revisions).await;
@@ -496,7 +515,7 @@ impl Hand<'_> {
         let ended_at = job.and_then(|job| job.ended_at).unwrap_or(now);
         if let Err(error) = self.clean_up(attempt).await? {
             let at = now + self.app.settings.policy.poll;
-            let why = format!("its model cannot be deleted yet: {error}");
+            let why = format!("its model or its schedule cannot be deleted yet: {error}");
             let store = &self.app.store;
             store.release_lease(self.trial, at, Some(&why)).await?;
             return Ok(false);

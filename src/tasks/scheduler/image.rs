@@ -100,7 +100,8 @@ impl Hand<'_> {
             return self.ask_again(&why, now).await;
         }
         let reason = format!(
-            "{why}, {} hours after the commit; once it is, start the commit again with a new delivery_id (POST /v1/ci-templates/{{template_id}}/runs)",
+            "its image did not appear: {} was not in ECR {} hours after the commit; once it is, start the commit again with bakeoff gate",
+            image.unwrap_or_default(),
             PATIENCE.num_hours()
         );
         self.app

@@ -2,8 +2,7 @@
 
 use bakeoff_domain::ids::JobId;
 use bakeoff_domain::lifecycle::decide::Seen;
-use bakeoff_domain::lifecycle::state::{AttemptPhase, ExperimentState, TrialState};
-use bakeoff_domain::money::budget::{Balance, Shortfall, shortfall};
+use bakeoff_domain::lifecycle::state::{AttemptPhase, TrialState};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{self, WorstCase};
 use bakeoff_planner::render::attempt;
@@ -13,7 +12,9 @@ use super::hand::Hand;
 use super::{EARLIER_JOB, UNREADABLE};
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
-use crate::store::jobs::attempts::{Applied, Due};
+use crate::store::jobs::attempts::Due;
+use crate::store::jobs::attempts::plan::Planned;
+use crate::store::money::caps::NotReserved;
 use crate::store::money::prices::PricesOf;
 use crate::{crash, ids};
 
@@ -81,9 +82,9 @@ impl Hand<'_> {
             .await?;
         crash::point("after_plan");
         match applied {
-            Applied::Stale => Ok(false),
-            Applied::OverBudget => self.wait_for_budget(&worst, now).await,
-            Applied::Done => {
+            Planned::Stale => Ok(false),
+            Planned::NotReserved(why) => self.wait_for_budget(&why, &worst, now).await,
+            Planned::Done => {
                 self.attempt = Some(planned(self.trial, id, job_name, &worst, &price, now));
                 self.seen = Seen::NotLooked;
                 self.planned_here = Some(id);
@@ -92,42 +93,28 @@ impl Hand<'_> {
         }
     }
 
-    /// The budget is read after the refusal, so money may have been released meanwhile; the next
-    /// claim finds it.
+    /// Waits while other reservations may be released, no longer than for capacity; otherwise refuses the trial.
     async fn wait_for_budget(
         &self,
+        not: &NotReserved,
         worst: &WorstCase,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        let store = &self.app.store;
-        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, "a reservation does not fit its budget");
-        let means = store.means(self.trial.experiment_id).await?;
-        let project = store.project(self.trial.project_id).await?;
-        let Some((means, project)) = means.zip(project) else {
-            return Ok(false);
-        };
-        let held_back = match means.state {
-            ExperimentState::Running => means.paused_reason.as_deref(),
-            ExperimentState::Cancelling
-            | ExperimentState::Completed
-            | ExperimentState::Failed
-            | ExperimentState::Cancelled => Some("cancelled"),
-        };
-        let shared = Balance {
-            budget_usd: project.budget_usd,
-            reserved_usd: project.reserved_usd,
-            settled_usd: project.settled_usd,
-        };
-        match shortfall(worst.total_usd, &means.balance, &shared, held_back) {
-            Shortfall::Never { why } => {
-                store.refuse(self.trial, &why, now).await?;
-            }
-            Shortfall::Wait { why } => {
-                let at = now + self.app.settings.policy.poll * 2;
-                store
-                    .requeue(self.trial, Due::because(at, &why), worst.training_usd, now)
-                    .await?;
-            }
+        let (store, why) = (&self.app.store, not.why());
+        tracing::info!(trial = %self.trial.id, worst = %worst.total_usd, why, "a reservation does not fit its budget");
+        let is_paused = matches!(not, NotReserved::HeldBack(_));
+        if not.may_wait() && (is_paused || now < self.trial.give_up_at) {
+            let at = now + self.app.settings.policy.poll * 2;
+            let due = Due::because(at, &why);
+            store
+                .requeue(self.trial, due, worst.training_usd, now)
+                .await?;
+        } else if not.may_wait() {
+            let why =
+                format!("gave up {why}: until the experiment's deadline nothing was released");
+            store.refuse(self.trial, &why, now).await?;
+        } else {
+            store.refuse(self.trial, &why, now).await?;
         }
         Ok(false)
     }
@@ -167,6 +154,7 @@ fn planned(
         ended_at: None,
         is_compared: false,
         checkpoint_at: None,
+        checkpoint_times: Vec::new(),
         training_since: None,
         modified_at: None,
         delete_asked_at: None,

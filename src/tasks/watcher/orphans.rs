@@ -2,7 +2,7 @@
 //! billed, on behalf of the watcher's term.
 
 use bakeoff_domain::ids::{JobId, TrialId};
-use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen};
+use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen, Sighting};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob, WarmPool};
@@ -41,7 +41,8 @@ pub(super) async fn adopt(
         return Ok(false);
     }
     let mut is_accounted = true;
-    if !app.store.has_attempt(attempt).await? {
+    let record = app.store.attempt_record(attempt).await?;
+    if record.is_none() {
         if !app.fence.may_stop_unknown(now) {
             if !is_running {
                 return Ok(true);
@@ -58,17 +59,25 @@ pub(super) async fn adopt(
         }
         is_accounted = recover(app, &job, attempt, now).await?;
     }
-    // Stopped in any case; its owner may be found later.
-    if app
-        .store
-        .record_orphan(&app.place.region, kind, name, now)
-        .await?
-    {
-        tracing::error!(
-            job = name,
-            is_running,
-            "orphaned job found; following it to its end and billing it"
-        );
+    // Followed in any case; its owner may be found later.
+    let settled = record.and_then(|record| record.settled);
+    let sighting = orphan::classify(settled.as_ref(), &job);
+    let region = &app.place.region;
+    let is_new = app.store.record_orphan(region, kind, name, sighting, now);
+    if is_new.await? {
+        match sighting {
+            Sighting::Orphan => tracing::error!(
+                job = name,
+                is_running,
+                "orphaned job found; following it to its end and billing it"
+            ),
+            Sighting::LateBill => {
+                tracing::info!(
+                    job = name,
+                    "the bill of a job that was estimated is read again"
+                );
+            }
+        }
     }
     Ok(is_accounted)
 }
@@ -201,7 +210,7 @@ pub(super) async fn take_over_pool(app: &App, term: &Term, name: &str) -> Result
     if !app.fence.may_act(now) {
         return Ok(false);
     }
-    if app.store.has_attempt(attempt).await? {
+    if app.store.attempt_record(attempt).await?.is_some() {
         if app.store.take_over_pool(term, attempt, &job, now).await? {
             tracing::error!(
                 job = name,

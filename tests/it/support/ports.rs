@@ -25,5 +25,6 @@ pub(crate) async fn ports_of(api: &str, s3: &str) -> Ports {
         permissions: Arc::new(region.permissions),
         images: Arc::new(region.images),
         registry: Arc::new(region.registry),
+        schedules: Arc::new(region.schedules),
     }
 }

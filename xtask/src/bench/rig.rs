@@ -53,7 +53,16 @@ impl Rig {
         let database = cluster.url("postgres");
         host(&["migrate"], &database)?;
         let key = host(
-            &["keys", "create", "--project", "bench", "--role", "admin"],
+            &[
+                "keys",
+                "create",
+                "--project",
+                "bench",
+                "--role",
+                "admin",
+                "--budget-usd",
+                "1000000000",
+            ],
             &database,
         )?;
         let events = host(&["keys", "events"], &database)?;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
+use super::ci::Ci;
+use super::endpoints::Endpoints;
 use super::hooks::Hooks;
 use super::models::Models;
 use super::pipelines::Pipelines;
@@ -67,7 +69,11 @@ pub(super) struct Client {
     /// What is done with the models of completed trials. A restored backup does not know all of them.
     pub(super) models: Models,
     pub(super) pipelines: Pipelines,
+    pub(super) endpoints: Endpoints,
+    pub(super) ci: Ci,
     pub(super) hooks: Hooks,
+    /// Whether the budgets of pipelines and endpoints are looked at too.
+    is_wide: bool,
     /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
@@ -90,8 +96,11 @@ impl Client {
                 Price::Stays
             },
             models: Models::new(plan.twin.is_some()),
-            pipelines: Pipelines::new(plan.twin.is_some()),
+            pipelines: Pipelines::new(plan.twin.is_some(), plan.is_wide),
+            endpoints: Endpoints::new(plan.twin.is_some() || !plan.is_wide),
+            ci: Ci::new(plan.twin.is_some() || !plan.is_wide),
             hooks: Hooks::start(plan.twin.is_some())?,
+            is_wide: plan.is_wide,
             overdrawn: 0,
         })
     }
@@ -191,7 +200,27 @@ impl Client {
             self.pipelines.work(stage);
         }
         if begun.elapsed() < TURN_MAX {
+            self.endpoints.work(stage);
+        }
+        if begun.elapsed() < TURN_MAX {
+            self.ci.work(stage);
+            self.accept_those_of_ci(&url, &stage.api_key);
+        }
+        if begun.elapsed() < TURN_MAX {
             self.hooks.set(stage);
+        }
+    }
+
+    /// Experiments that CI has started count as submitted.
+    fn accept_those_of_ci(&mut self, url: &str, key: &str) {
+        for (id, budget_usd) in Ci::experiments(url, key) {
+            if !self.accepted.iter().any(|one| one.id == id) {
+                self.accepted.push(Accepted {
+                    id,
+                    name: CI,
+                    budget_usd,
+                });
+            }
         }
     }
 
@@ -234,7 +263,11 @@ impl Client {
         let Ok(project) = get(&format!("{url}/v1/projects/current"), key) else {
             return;
         };
-        for one in experiments.iter().chain([&project]) {
+        let mut others = Vec::new();
+        for kind in ["pipelines", "endpoints"].iter().filter(|_| self.is_wide) {
+            others.extend(pages(&format!("{url}/v1/{kind}"), key).unwrap_or_default());
+        }
+        for one in experiments.iter().chain(&others).chain([&project]) {
             self.overdrawn += u32::from(is_over(one));
         }
     }
@@ -343,6 +376,8 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
     send(request, "", None, &body)
 }
 
+/// Of an experiment that CI has started.
+const CI: &str = "ci";
 const POOLED: &str = "pooled";
 const SPOT: &str = "spot";
 const TIGHT: &str = "tight";
@@ -408,7 +443,7 @@ fn short_specs() -> Vec<Pending> {
 }
 
 /// What all of them train.
-fn workload() -> Value {
+pub(super) fn workload() -> Value {
     json!({
         "name": "storm", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
         "role_arn": "arn:aws:iam::111122223333:role/train",

@@ -46,6 +46,8 @@ pub(super) struct Ground {
     pub(super) psql: Option<PathBuf>,
     /// Whether one of three replicas freezes for good in every seed.
     pub(super) is_one_frozen: bool,
+    /// Whether CI, endpoints and outages are played too.
+    pub(super) is_wide: bool,
 }
 
 impl Ground {
@@ -60,7 +62,7 @@ impl Ground {
 
 /// Plays and judges a seed. `played` is how often it has been played before.
 pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, String> {
-    let mut plan = Plan::draw(seed, ground.is_one_frozen);
+    let mut plan = Plan::draw(seed, ground.is_one_frozen, ground.is_wide);
     let again = if played == 0 {
         String::new()
     } else {
@@ -235,6 +237,7 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
             let victim = plan.dice.random_range(0..plan.replicas);
             match blow {
                 Blow::Kill => stage.kill_replica(victim, 0),
+                Blow::Away => stage.go_away(),
                 Blow::Freeze => stage.freeze_replica(victim, freeze),
                 Blow::FreezeForGood => drop(stage.lose_replica(victim)),
                 Blow::CutConnections => stage.cut_connections(),
@@ -302,7 +305,9 @@ fn settle(
             stage.tend(SHORT_FREEZE)?;
             // No trial completes any more.
             let experiments = client.accepted.iter().map(|one| &one.id);
-            if client.pipelines.are_over(stage)
+            if client.endpoints.are_accepted()
+                && client.ci.are_judged(&url, &stage.api_key)
+                && client.pipelines.are_over(stage)
                 && client.models.ask(stage, experiments)
                 && client.models.are_registered(&url, &stage.api_key)
                 && client.hooks.are_delivered(&url, &stage.api_key)

@@ -13,6 +13,9 @@ use crate::http::{agent, get, pages, post, send};
 const GRAPH: &str = "graph";
 const CUT: &str = "cut";
 const SERVE: &str = "serve";
+/// The diamond again, with a budget that does not hold all of it.
+const TIGHT: &str = "tight";
+const TIGHT_USD: f64 = 0.3;
 
 /// The pipelines of a seed.
 pub(super) struct Pipelines {
@@ -26,12 +29,14 @@ pub(super) struct Pipelines {
 
 impl Pipelines {
     /// A restored backup would not know all of them, and at its pace they would take minutes.
-    pub(super) fn new(is_idle: bool) -> Self {
+    pub(super) fn new(is_idle: bool, is_wide: bool) -> Self {
         Self {
             pending: if is_idle {
                 Vec::new()
             } else {
-                vec![GRAPH, CUT, SERVE]
+                let usual = vec![GRAPH, CUT, SERVE];
+                let wide = is_wide.then_some(TIGHT);
+                usual.into_iter().chain(wide).collect()
             },
             accepted: BTreeMap::new(),
             is_cut: is_idle,
@@ -141,7 +146,7 @@ fn pipeline(name: &str) -> Value {
             "inputs": [{"name": "raw", "s3_uri": input}], "outputs": [{"name": "out"}]}})
     };
     let raw = "s3://storm/train/";
-    let steps = if name == GRAPH {
+    let steps = if name == GRAPH || name == TIGHT {
         vec![
             step("one", raw),
             step("left", "${one.outputs.out}"),
@@ -154,7 +159,7 @@ fn pipeline(name: &str) -> Value {
         vec![step("one", raw), step("two", "${one.outputs.out}")]
     };
     json!({"name": name, "region": "us-east-1", "role_arn": "arn:aws:iam::111122223333:role/prep",
-        "output_s3_uri": "s3://storm/pipelines", "budget_usd": 120, "steps": steps})
+        "output_s3_uri": "s3://storm/pipelines", "budget_usd": if name == TIGHT { TIGHT_USD } else { 120.0 }, "steps": steps})
 }
 
 /// The region's jobs of each kind.
@@ -169,10 +174,12 @@ pub(super) fn by_kind(jobs: &[Value]) -> BTreeMap<String, u64> {
 /// What the service believes of its pipelines.
 #[derive(Default)]
 pub(super) struct Believed {
-    /// The paid entries of each job, by its id.
+    /// The entries of each job in the ledger, by its id.
     pub(super) entries: BTreeMap<String, Vec<Value>>,
     /// Steps that have completed.
     pub(super) steps: u64,
+    /// Pipelines that failed because their budget did not hold the next step.
+    pub(super) bound: u64,
     /// Millionths of a dollar, over all pipelines.
     pub(super) settled: i64,
     /// What cannot be.
@@ -198,14 +205,21 @@ pub(super) fn believed(
             let of_job = believed.entries.entry(job).or_default();
             if entry["kind"] == "settled" || entry["kind"] == "adjusted" {
                 paid += micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
-                of_job.push(entry);
             }
+            of_job.push(entry);
         }
         if (usd("settled_usd") - paid).abs() > 100 || usd("reserved_usd") != 0 {
             believed
                 .wrong
                 .push(format!("{id} has {paid} in its ledger: {one}"));
         }
+        let steps = one["steps"].as_array().into_iter().flatten();
+        let is_bound = |step: &Value| {
+            step["reason"]
+                .as_str()
+                .is_some_and(|why| why.contains("budget"))
+        };
+        believed.bound += u64::from(steps.filter(|step| is_bound(step)).count() > 0);
         states.sort_unstable();
         states.dedup();
         let is_well = match state.as_str() {

@@ -5,9 +5,10 @@ use serde_json::Value;
 use super::verdict::Verdict;
 
 pub(super) type Figure = (&'static str, fn(&Verdict) -> u32);
+pub(super) type Count = (&'static str, fn(&Verdict) -> u64);
 
 /// Figures that must be zero.
-pub(super) const WRONGS: [Figure; 16] = [
+pub(super) const WRONGS: [Figure; 19] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -24,6 +25,21 @@ pub(super) const WRONGS: [Figure; 16] = [
     ("pipelines_wrong", |one| one.pipelines_wrong),
     ("webhooks_wrong", |one| one.webhooks_wrong),
     ("endpoints_leaked", |one| one.endpoints_leaked),
+    ("false_alarms", |one| one.false_alarms),
+    ("ci_wrong", |one| one.ci_wrong),
+    ("missing_alarms", |one| one.missing_alarms),
+];
+
+/// What was seen of alarms, CI, endpoints and pipelines' budgets.
+pub(super) const COUNTS: [Count; 8] = [
+    ("alarms_judged", |one| one.alarms_judged),
+    ("ci_runs_judged", |one| one.ci_runs),
+    ("ci_deliveries", |one| one.ci_deliveries),
+    ("forgeries_refused", |one| one.forgeries_refused),
+    ("endpoints_extended", |one| one.extensions),
+    ("endpoints_deleted", |one| one.deletions),
+    ("extensions_refused", |one| one.refused_extensions),
+    ("pipelines_out_of_budget", |one| one.pipelines_bound),
 ];
 
 pub(super) fn show(result: &Value) {
@@ -32,9 +48,11 @@ pub(super) fn show(result: &Value) {
         println!("  {kind:<26} {count}");
     }
     let wrongs = WRONGS.map(|(name, _)| name);
+    let counts = COUNTS.map(|(name, _)| name);
     for key in ["played_again", "attempts", "jobs"]
         .into_iter()
         .chain(wrongs)
+        .chain(counts)
         .chain([
             "refused_reservations",
             "losers_stopped",

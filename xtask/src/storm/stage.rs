@@ -17,7 +17,7 @@ use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::upgrade::Upgraded;
 use crate::process::{Signal, program, signal, spawn};
-use crate::stack::{kill, ready, rfc3339, simulated_aws};
+use crate::stack::{SCHEDULER_ROLE, kill, ready, rfc3339, simulated_aws};
 
 /// The fence object, which tells two databases of one installation apart.
 const FENCE: &str = "s3://storm/fence.json";
@@ -109,7 +109,8 @@ pub(super) struct Stage {
     /// Whether the replicas have a fence.
     is_fenced: bool,
     pub(super) upgraded: Option<Upgraded>,
-    /// From when the schema was newer than the program until all replicas were back.
+    /// When all replicas were gone: from when the schema was newer than the program, or from a kill of all of them, until
+    /// they were back.
     pub(super) upgrades: Vec<(SystemTime, SystemTime)>,
     loses_what_freezes: bool,
     /// Replicas that had not noticed a newer schema in time.
@@ -187,7 +188,16 @@ impl Stage {
             output(&mut command)
         };
         bakeoff(&["migrate", "--create"])?;
-        let api_key = bakeoff(&["keys", "create", "--project", "storm", "--role", "admin"])?;
+        let api_key = bakeoff(&[
+            "keys",
+            "create",
+            "--project",
+            "storm",
+            "--role",
+            "admin",
+            "--budget-usd",
+            "1000000000",
+        ])?;
         let events = bakeoff(&["keys", "events"])?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas)
@@ -386,6 +396,8 @@ impl Stage {
                 "14",
                 "--outgoing-allow",
                 "127.0.0.1/32",
+                "--scheduler-role-arn",
+                SCHEDULER_ROLE,
             ])
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(|error| error.to_string())?)

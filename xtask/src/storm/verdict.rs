@@ -1,7 +1,9 @@
 //! The verdict on a seed, based on the region's own record: what it ran, for whom, and what it
 //! bills. The service is asked only for its own view, which is compared with that record.
 
-mod booked;
+mod alarms;
+mod at_rest;
+pub(super) mod booked;
 mod counts;
 mod recoveries;
 
@@ -15,7 +17,6 @@ use self::booked::{Booked, micro, text};
 use super::client::{Accepted, Client};
 use super::course::Ground;
 use super::hooks::Hooks;
-use super::models;
 use super::pipelines;
 use super::plan::{Kind, Plan};
 use super::stage::{ACCOUNT, STRANGERS, Stage};
@@ -100,6 +101,12 @@ pub(super) struct Verdict {
     pub(super) endpoints_leaked: u32,
     /// Events that have not arrived at the webhook endpoint, or under several ids.
     pub(super) webhooks_wrong: u32,
+    /// Alarms of which the region knows nothing.
+    pub(super) false_alarms: u32,
+    /// Commits with another number of runs than one, and runs without a verdict.
+    pub(super) ci_wrong: u32,
+    /// Jobs that should have raised an alarm.
+    pub(super) missing_alarms: u32,
     /// Pipelines that are over and whose steps or money do not fit.
     pub(super) pipelines_wrong: u32,
     /// Seconds from a cancel, or from the job's creation if that came later, to its stop request.
@@ -119,6 +126,18 @@ pub(super) struct Verdict {
     pub(super) jobs_by_kind: BTreeMap<String, u64>,
     pub(super) pools_reused: u64,
     pub(super) reclaimed: u64,
+    /// Runs of CI, deliveries that told of them, and forgeries that were refused.
+    pub(super) ci_runs: u64,
+    pub(super) ci_deliveries: u64,
+    pub(super) forgeries_refused: u64,
+    /// Endpoints whose life was extended, that were deleted by hand, and whose extension a pipeline's budget refused.
+    pub(super) extensions: u64,
+    pub(super) deletions: u64,
+    pub(super) refused_extensions: u64,
+    /// Pipelines whose budget did not hold all of their steps.
+    pub(super) pipelines_bound: u64,
+    /// Alarms of jobs compared with what the region says of them.
+    pub(super) alarms_judged: u64,
     pub(super) faults: BTreeMap<String, u64>,
     /// Real seconds from a `kill -9` to the takeover of what the process held, while Postgres was
     /// up.
@@ -138,7 +157,7 @@ impl Verdict {
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
             && self.metrics_wrong + self.unnoticed + self.left_open == 0
             && self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked == 0
-            && self.webhooks_wrong == 0
+            && self.ci_wrong + self.webhooks_wrong + self.false_alarms + self.missing_alarms == 0
     }
 
     /// Nothing is wrong except that it is not over: what still runs, waits or is owed is not lost
@@ -147,7 +166,7 @@ impl Verdict {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
             || self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked > 0
-            || self.webhooks_wrong > 0;
+            || self.ci_wrong + self.webhooks_wrong + self.false_alarms + self.missing_alarms > 0;
         self.is_late && !is_harmed
     }
 }
@@ -218,6 +237,8 @@ pub(super) fn judge(
     count_seen(stage, client, &mut verdict);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
     let mut booked = count_steps(&url, &stage.api_key)?;
+    let (of_endpoints, endpoints_usd) = client.endpoints.booked(&url, &stage.api_key, micro)?;
+    booked.extend(of_endpoints);
     for (index, experiment) in client.accepted.iter().enumerate() {
         let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
         if !plan.is_clock_off {
@@ -233,24 +254,18 @@ pub(super) fn judge(
             .notes
             .push("not everything ended in time".to_owned());
     }
-    count_duplicates(jobs, &mut verdict);
+    counts::duplicates(jobs, &mut verdict);
     count_orphans(jobs, &booked, plan, &mut verdict);
     if is_over {
-        count_at_rest(stage, &url, plan, client, &mut verdict)?;
-        count_endpoints(&record, &mut verdict);
+        at_rest::count(stage, &url, plan, client, endpoints_usd, &mut verdict)?;
+        at_rest::endpoints(&record, plan.is_wide.then_some(&booked), &mut verdict);
+        // A restored backup has lost the alarms of the time before, and a clock that is off makes estimates of its own.
+        if plan.is_wide && plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
+            alarms::count(&url, &stage.api_key, jobs, &booked, &mut verdict)?;
+        }
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
-    counts::pools(stage, ground, jobs, &mut verdict);
-    counts::cancels(stage, ground, jobs, &booked, client, &mut verdict);
-    counts::trespasses(stage, &record.strangers, &record.elsewhere, &mut verdict);
-    // To a restored backup, a job it does not know was never created; and times mean nothing when a
-    // clock is off.
-    if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
-        counts::given_up(stage, jobs, &booked, &mut verdict);
-    }
-    if plan.twin == Some(Kind::Copy) {
-        counts::unasked_stops(jobs, &booked, client, &mut verdict);
-    }
+    count_conduct(stage, ground, plan, client, &record, &booked, &mut verdict);
     counts::left_open(stage, ground, &mut verdict);
     count_panics(stage, &mut verdict);
     // At a pace where hours pass in seconds, a read that fails for seconds is given up. Credentials
@@ -265,14 +280,35 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
+/// Counts what the service did to jobs and pools, its own and others'.
+fn count_conduct(
+    stage: &Stage,
+    ground: &Ground,
+    plan: &Plan,
+    client: &Client,
+    record: &Record,
+    booked: &BTreeMap<String, Booked>,
+    verdict: &mut Verdict,
+) {
+    let jobs = &record.jobs;
+    counts::pools(stage, ground, jobs, verdict);
+    counts::cancels(stage, ground, jobs, booked, client, verdict);
+    counts::trespasses(stage, &record.strangers, &record.elsewhere, verdict);
+    // To a restored backup, a job it does not know was never created; and times mean nothing when a
+    // clock is off.
+    if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
+        counts::given_up(stage, jobs, booked, verdict);
+    }
+    if plan.twin == Some(Kind::Copy) {
+        counts::unasked_stops(jobs, booked, client, verdict);
+    }
+}
+
 /// What is booked for the jobs of pipelines' steps.
 fn count_steps(url: &str, key: &str) -> Result<BTreeMap<String, Booked>, String> {
     let mut booked = BTreeMap::new();
     for (id, entries) in pipelines::believed(url, key, micro)?.entries {
-        let mut own = Booked {
-            experiment: usize::MAX,
-            ..Booked::default()
-        };
+        let mut own = Booked::of_step();
         for entry in &entries {
             own.add(entry);
         }
@@ -304,8 +340,13 @@ fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String,
 
 /// Counts what was observed during the storm.
 fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
-    verdict.over_budget = client.overdrawn;
-    (verdict.trespasses, verdict.unnoticed) = (stage.came_up, stage.unnoticed);
+    verdict.over_budget = client.overdrawn + client.endpoints.overdrawn;
+    verdict.ci_deliveries = client.ci.deliveries;
+    verdict.forgeries_refused = client.ci.refused;
+    verdict.extensions = client.endpoints.extensions;
+    verdict.deletions = client.endpoints.deletions;
+    verdict.refused_extensions = client.endpoints.refused;
+    (verdict.trespasses, verdict.unnoticed) = (stage.came_up + client.ci.taken, stage.unnoticed);
     if stage.came_up > 0 {
         verdict
             .notes
@@ -363,14 +404,9 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
         }
     }
     for entry in pages(&format!("{base}/ledger?page_size={PAGE}"), key)? {
-        let Some(booked) = believed
-            .attempts
-            .get_mut(&text(&entry["job_id"]))
-            .filter(|_| is_paid(&entry))
-        else {
-            continue;
-        };
-        booked.add(&entry);
+        if let Some(booked) = believed.attempts.get_mut(&text(&entry["job_id"])) {
+            booked.add(&entry);
+        }
     }
     let mut told = Told::default();
     for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
@@ -397,34 +433,6 @@ fn given_up_at(attempt: &Value) -> Option<DateTime<Utc>> {
     (has_vanished || attempt["state"] == "never_created")
         .then(|| text(&attempt["ended_at"]).parse().ok())
         .flatten()
-}
-
-fn count_duplicates(jobs: &[Value], verdict: &mut Verdict) {
-    let mut of_attempt: BTreeMap<String, u32> = BTreeMap::new();
-    let mut of_trial: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
-    for job in jobs {
-        *of_attempt.entry(text(&job["attempt"])).or_default() += 1;
-        let end = job["ended_at"].as_str().unwrap_or("9999").to_owned();
-        of_trial
-            .entry(text(&job["trial"]))
-            .or_default()
-            .push((text(&job["created_at"]), end));
-    }
-    verdict.duplicates +=
-        u32::try_from(of_attempt.values().filter(|count| **count > 1).count()).unwrap_or(u32::MAX);
-    for (trial, mut lives) in of_trial {
-        lives.sort();
-        let overlaps = lives
-            .windows(2)
-            .filter(|pair| matches!(pair, [first, second] if second.0 < first.1))
-            .count();
-        if overlaps > 0 {
-            verdict
-                .notes
-                .push(format!("{trial} had two jobs at a time: {lives:?}"));
-        }
-        verdict.duplicates += u32::try_from(overlaps).unwrap_or(u32::MAX);
-    }
 }
 
 fn count_orphans(
@@ -462,104 +470,6 @@ fn count_orphans(
             verdict.notes.push(format!("{} has no row", job["name"]));
         }
     }
-}
-
-/// Checks that nothing is reserved once everything is over, neither for an experiment nor for the
-/// project, and that the spending equals the ledger's total.
-/// What can only be judged once everything is over.
-fn count_at_rest(
-    stage: &Stage,
-    url: &str,
-    plan: &Plan,
-    client: &Client,
-    verdict: &mut Verdict,
-) -> Result<(), String> {
-    count_webhooks(&client.hooks, url, &stage.api_key, verdict)?;
-    let pipelines = pipelines::believed(url, &stage.api_key, micro)?;
-    count_held(url, &stage.api_key, pipelines.settled, verdict)?;
-    verdict.steps = pipelines.steps;
-    verdict.pipelines_wrong = pipelines.wrong.len().try_into().unwrap_or(u32::MAX);
-    verdict.notes.extend(pipelines.wrong);
-    if plan.twin.is_some() {
-        // A restored backup does not know what was asked for after it.
-        return Ok(());
-    }
-    let found = models::compare(stage, url)?;
-    verdict.packages = found.packages.try_into().unwrap_or(u64::MAX);
-    verdict.packages_wrong = found.wrong.len().try_into().unwrap_or(u32::MAX);
-    verdict.notes.extend(found.wrong);
-    Ok(())
-}
-
-fn count_webhooks(
-    hooks: &Hooks,
-    url: &str,
-    key: &str,
-    verdict: &mut Verdict,
-) -> Result<(), String> {
-    let (arrived, wrong) = hooks.compare(url, key)?;
-    verdict.webhooks = arrived;
-    verdict.webhooks_wrong = wrong.len().try_into().unwrap_or(u32::MAX);
-    verdict.notes.extend(wrong);
-    Ok(())
-}
-
-fn count_endpoints(record: &Record, verdict: &mut Verdict) {
-    let is_there = |job: &&Value| job["kind"] == "endpoint" && job["status"] != "Deleted";
-    // One that was asked to be deleted goes by itself.
-    let is_left = |job: &&Value| is_there(job) && job["stop_asked_at"].is_null();
-    let left = record.jobs.iter().filter(is_left).count();
-    let left = left.saturating_add(usize::try_from(record.parts).unwrap_or(usize::MAX));
-    verdict.endpoints_leaked = left.try_into().unwrap_or(u32::MAX);
-    if left > 0 {
-        let note = format!("{left} endpoints, configurations or models are left");
-        verdict.notes.push(note);
-    }
-}
-
-fn count_held(
-    url: &str,
-    key: &str,
-    of_pipelines: i64,
-    verdict: &mut Verdict,
-) -> Result<(), String> {
-    let experiments = pages(&format!("{url}/v1/experiments"), key)?;
-    let project = get(&format!("{url}/v1/projects/current"), key)?;
-    let usd = |one: &Value, of: &str| micro(one[of].as_f64().unwrap_or(f64::NAN));
-    let mut all = of_pipelines;
-    for experiment in &experiments {
-        let id = text(&experiment["id"]);
-        let ledger = pages(
-            &format!("{url}/v1/experiments/{id}/ledger?page_size={PAGE}"),
-            key,
-        )?;
-        let paid: i64 = ledger
-            .iter()
-            .filter(|entry| is_paid(entry))
-            .map(|entry| usd(entry, "usd"))
-            .sum();
-        let (held, spent) = (
-            usd(experiment, "reserved_usd"),
-            usd(experiment, "settled_usd"),
-        );
-        all += spent;
-        if held != 0 || (spent - paid).abs() > ROUNDING {
-            verdict.lost += 1;
-            verdict.wrong += 1;
-            verdict.notes.push(format!(
-                "{id} is over: {held} are reserved, {spent} spent, {paid} in its ledger"
-            ));
-        }
-    }
-    let (held, spent) = (usd(&project, "reserved_usd"), usd(&project, "settled_usd"));
-    if held != 0 || (spent - all).abs() > ROUNDING {
-        verdict.lost += 1;
-        verdict.wrong += 1;
-        verdict.notes.push(format!(
-            "the project has {held} reserved and {spent} spent, its experiments {all}"
-        ));
-    }
-    Ok(())
 }
 
 /// Everything a job costs, millionths of a dollar: itself, its pool, and the volumes of both.

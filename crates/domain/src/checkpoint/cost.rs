@@ -59,6 +59,54 @@ pub fn losses(usd_per_hour: Usd, instances: u32, in_use: Option<u32>) -> Vec<Los
     intervals.into_iter().map(loss).collect()
 }
 
+/// What an interval costs a run that is interrupted once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IntervalCost {
+    pub interval_seconds: u32,
+    /// Expected: half an interval of work is done again, or half the run if it ends before its first checkpoint.
+    pub lost_usd: Usd,
+    /// Saving all checkpoints of the run, [`SAVE_SECONDS`] each.
+    pub saving_usd: Usd,
+}
+
+impl IntervalCost {
+    pub fn total_usd(&self) -> Usd {
+        self.lost_usd + self.saving_usd
+    }
+}
+
+/// Assumed of a checkpoint whose size is not known yet: training stands still for a minute while it is saved.
+const SAVE_SECONDS: u64 = 60;
+/// A better interval is worth telling from this share of the run's cost on.
+const WORTH_PERCENT: u64 = 2;
+
+/// What an interval costs a run of so many seconds at the price of all its instances, if it is interrupted once.
+pub fn interval_cost(usd_per_hour: Usd, run_seconds: u64, interval_seconds: u32) -> IntervalCost {
+    let interval = u64::from(interval_seconds.max(1));
+    let usd = |seconds: u64| {
+        Usd(usd_per_hour.0 * Decimal::from(seconds) / Decimal::from(3_600)).rounded()
+    };
+    IntervalCost {
+        interval_seconds,
+        lost_usd: usd(interval.min(run_seconds) / 2),
+        saving_usd: usd(run_seconds / interval * SAVE_SECONDS),
+    }
+}
+
+/// The interval of [`losses`] that costs such a run less than the one in use, if that is worth a change: by a dollar and
+/// by 2 % of the run.
+pub fn better_interval(usd_per_hour: Usd, run_seconds: u64, in_use: u32) -> Option<IntervalCost> {
+    let cost = |interval| interval_cost(usd_per_hour, run_seconds, interval);
+    let best = INTERVALS
+        .map(cost)
+        .into_iter()
+        .min_by_key(IntervalCost::total_usd)?;
+    let run = usd_per_hour.0 * Decimal::from(run_seconds) / Decimal::from(3_600);
+    let least = (run * Decimal::from(WORTH_PERCENT) / Decimal::ONE_HUNDRED).max(Decimal::ONE);
+    let saved = cost(in_use).total_usd() - best.total_usd();
+    (saved.0 >= least).then_some(best)
+}
+
 /// The time between the two newest whole checkpoints of a series, in seconds; `None` with fewer.
 pub fn seen_interval(checkpoints: &[Checkpoint]) -> Option<u32> {
     let newest = checkpoints.iter().rfind(|one| one.is_complete())?;

@@ -427,6 +427,24 @@ fn a_copy_stands_alone_whichever_writer_made_it() {
 }
 
 #[test]
+fn a_better_interval_is_named_where_it_saves_dollars() {
+    let usd = |cents: i64| crate::money::Usd(rust_decimal::Decimal::new(cents, 2));
+    let day = 24 * 3_600;
+    let rare = cost::interval_cost(usd(1_000), day, 86_400);
+    assert_eq!(rare.lost_usd, usd(12_000));
+    let best = cost::better_interval(usd(1_000), day, 86_400).unwrap();
+    assert_eq!(best.interval_seconds, 3_600);
+    assert!(best.total_usd() < usd(950), "{best:?}");
+    assert_eq!(cost::better_interval(usd(1_000), day, 3_600), None);
+    let often = cost::better_interval(usd(1_000), day, 60).unwrap();
+    assert_eq!(
+        often.interval_seconds, 3_600,
+        "saving each minute stands still half the time"
+    );
+    assert_eq!(cost::better_interval(usd(10), 3_600, 86_400), None, "cents");
+}
+
+#[test]
 fn an_interruption_costs_half_an_interval_and_at_most_a_whole_one() {
     let usd = |cents: i64| crate::money::Usd(rust_decimal::Decimal::new(cents, 2));
     let losses = cost::losses(usd(3_000), 2, Some(900));

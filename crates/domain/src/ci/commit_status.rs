@@ -9,6 +9,10 @@ use super::wording::cut;
 use crate::spec::ci::Inconclusive;
 use crate::webhook::{self, Next, Tried};
 
+/// Characters of a description, and of a title, that GitHub takes.
+const GITHUB_LINE_MAX: usize = 140;
+/// The same of GitLab's.
+const GITLAB_LINE_MAX: usize = 255;
 /// Characters of a check run's summary that are sent; GitHub takes 65,535.
 const SUMMARY_MAX: usize = 60_000;
 /// Characters of what a host says that are kept.
@@ -77,8 +81,14 @@ pub struct Told {
     pub pull_request: Option<u64>,
     pub state: CiState,
     pub verdict: Option<Verdict>,
-    /// One line of at most 140 characters.
+    /// One line.
     pub summary: String,
+    /// A newer commit has taken its place: nothing is wrong with this one.
+    pub is_superseded: bool,
+    /// Nothing was measured, as the template wants it.
+    pub is_ignored: bool,
+    /// Where more is to be read.
+    pub url: Option<String>,
     /// Markdown.
     pub report: String,
     pub started_at: DateTime<Utc>,
@@ -159,7 +169,7 @@ impl StatusTarget {
             CodeHost::Github if !self.is_app => (
                 Method::Post,
                 format!("{repository}/statuses/{}", told.commit),
-                json!({"state": told.state.as_str(), "context": self.context, "description": cut(&told.summary)}),
+                self.github_status(told),
             ),
             CodeHost::Github => {
                 let mut body = self.check_run(told);
@@ -175,16 +185,29 @@ impl StatusTarget {
         HostRequest { method, path, body }
     }
 
+    fn github_status(&self, told: &Told) -> Value {
+        let description = cut(&told.summary, GITHUB_LINE_MAX);
+        let mut body = json!({"state": told.state.as_str(), "context": self.context, "description": description});
+        if let Some(url) = &told.url {
+            set(&mut body, "target_url", json!(url));
+        }
+        body
+    }
+
     /// GitLab refuses the way from pending to success: what is being measured is running. Without the pipeline that the
     /// first one came into, the next would go into the newest, and leave the first one running.
     fn gitlab_status(&self, told: &Told, pipeline: Option<u64>) -> Value {
         let state = match told.state {
             CiState::Pending => "running",
             CiState::Success => "success",
+            CiState::Failure | CiState::Error if told.is_superseded => "canceled",
             CiState::Failure | CiState::Error => "failed",
         };
-        let mut body =
-            json!({"state": state, "name": self.context, "description": cut(&told.summary)});
+        let description = cut(&told.summary, GITLAB_LINE_MAX);
+        let mut body = json!({"state": state, "name": self.context, "description": description});
+        if let Some(url) = &told.url {
+            set(&mut body, "target_url", json!(url));
+        }
         if let Some(branch) = &told.branch {
             set(&mut body, "ref", json!(branch));
         }
@@ -199,14 +222,19 @@ impl StatusTarget {
         let mut body = json!({
             "name": self.context,
             "started_at": told.started_at,
-            "output": {"title": cut(&told.summary), "summary": summary},
+            "output": {"title": cut(&told.summary, GITHUB_LINE_MAX), "summary": summary},
         });
+        if let Some(url) = &told.url {
+            set(&mut body, "details_url", json!(url));
+        }
         let conclusion = match (told.state, told.verdict) {
             (CiState::Pending, _) => {
                 set(&mut body, "status", json!("in_progress"));
                 return body;
             }
             (CiState::Success, Some(Verdict::Inconclusive)) => "neutral",
+            (CiState::Success, _) if told.is_ignored => "neutral",
+            (CiState::Failure | CiState::Error, _) if told.is_superseded => "cancelled",
             (CiState::Success, _) => "success",
             (CiState::Failure | CiState::Error, _) => "failure",
         };
@@ -362,7 +390,10 @@ mod tests {
             pull_request: Some(7),
             state,
             verdict,
-            summary: "x".repeat(200),
+            summary: "x".repeat(300),
+            is_superseded: false,
+            is_ignored: false,
+            url: Some("https://bakeoff.example.com/v1/ci-runs/cir_7/report".to_owned()),
             report: "y".repeat(70_000),
             started_at: now(),
             decided_at: verdict.map(|_| now()),
@@ -382,7 +413,7 @@ mod tests {
         }
     }
 
-    /// The limits of both hosts: 140 characters of a description, 65,535 of a summary.
+    /// The limits of both hosts: 140 and 255 characters of a description, 65,535 of a summary.
     #[test]
     fn what_is_shown_keeps_to_the_limits() {
         for (host, is_app) in [
@@ -397,7 +428,10 @@ mod tests {
             } else {
                 &body["description"]
             };
-            assert_eq!(line.as_str().unwrap().chars().count(), 140);
+            let most = if host == CodeHost::Github { 140 } else { 255 };
+            assert_eq!(line.as_str().unwrap().chars().count(), most);
+            let address = if is_app { "details_url" } else { "target_url" };
+            assert_eq!(body[address], json!(told.url));
             let summary = body["output"]["summary"].as_str().unwrap_or_default();
             assert!(summary.chars().count() <= 65_535);
         }

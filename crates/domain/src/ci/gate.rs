@@ -18,7 +18,7 @@ use crate::spec::ci::{GateLimit, GateSettings, Measure};
 /// baseline that moves on passed and inconclusive runs, 4 % keeps the observed share below 5 %.
 const ALPHA: f64 = 0.04;
 /// Degrees of freedom from which on a spread is known well enough to be used.
-const FREEDOM_MIN: usize = 4;
+pub(super) const FREEDOM_MIN: usize = 4;
 /// The spread while it is not known: short jobs differ by 2 to 3 % between hosts. What starting costs, and what spot
 /// interrupts, differs more.
 const SPREAD_ASSUMED: f64 = 0.03;
@@ -27,6 +27,8 @@ const SPREAD_ASSUMED_OF_STARTS: f64 = 0.10;
 const SPREAD_MIN: f64 = 0.002;
 const TRIALS: std::ops::RangeInclusive<u32> = 5..=50;
 const ROUNDS: std::ops::RangeInclusive<u32> = 1..=3;
+/// The candidate of what concerns all of them.
+const RUN: &str = "the run";
 /// Trials that must be worse by the margin, each by itself: a machine that stalls looks like a commit that is slower, and is
 /// rarely met twice.
 const CONFIRMED_BY: usize = 2;
@@ -183,12 +185,38 @@ pub struct Unmeasured {
 }
 
 impl Unmeasured {
+    /// Of a run as a whole, for a reason of its own: `why` says it all.
+    pub fn run(why: impl Into<String>) -> Self {
+        Self {
+            candidate: RUN.to_owned(),
+            why: why.into(),
+            has_failed: true,
+        }
+    }
+
+    /// Whether it is the run as a whole, and not one of its candidates.
+    pub fn is_run(&self) -> bool {
+        self.candidate == RUN
+    }
+
     /// Somebody has cancelled the experiment: what is left of it is no verdict.
     pub fn cancelled() -> Self {
         Self {
             candidate: "the experiment".to_owned(),
             why: "somebody has cancelled it".to_owned(),
             has_failed: true,
+        }
+    }
+}
+
+impl Judgement {
+    /// A run that ends without a figure, for a reason of its own.
+    pub fn ended(why: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Error,
+            limits: Vec::new(),
+            unmeasured: vec![Unmeasured::run(why)],
+            is_worth_another: false,
         }
     }
 }

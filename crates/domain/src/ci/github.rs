@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Event, Heard, Trigger};
+use super::{Event, Heard, Repository, Trigger};
 
 /// What a delivery says; `event`: the header `X-GitHub-Event`. `Err`: what is missing.
 pub fn heard(event: &str, body: &Value) -> Result<Heard, String> {
@@ -32,7 +32,21 @@ fn push(body: &Value) -> Result<Heard, String> {
     let commit = head
         .filter(|_| reference.starts_with("refs/tags/"))
         .unwrap_or(commit);
-    Ok(Heard::Trigger(Event::Push, pushed(reference, commit)))
+    Ok(Heard::Trigger(
+        Event::Push,
+        Trigger {
+            previous: body["before"].as_str().map(str::to_owned),
+            repository: repository(body),
+            ..pushed(reference, commit)
+        },
+    ))
+}
+
+fn repository(body: &Value) -> Option<Repository> {
+    Some(Repository {
+        id: body.pointer("/repository/id")?.as_i64()?,
+        name: body.pointer("/repository/full_name")?.as_str()?.to_owned(),
+    })
 }
 
 /// A commit that a branch or a tag has come to.
@@ -56,18 +70,19 @@ fn pull_request(body: &Value) -> Result<Heard, String> {
         body.pointer("/pull_request/head/repo/id"),
         body.pointer("/pull_request/base/repo/id"),
     );
-    if head.is_none_or(Value::is_null) || head != base {
-        return Ok(Heard::Ignored(format!(
-            "#{number} is from a fork: it starts nothing that is paid"
-        )));
-    }
+    let is_fork = head.is_none_or(Value::is_null) || head != base;
     let branch = text(body, "/pull_request/head/ref")?;
     let commit = text(body, "/pull_request/head/sha")?;
-    Ok(Heard::Trigger(
-        Event::PullRequest,
-        Trigger {
-            pull_request: Some(number),
-            ..pushed(&format!("refs/heads/{branch}"), commit)
-        },
-    ))
+    let trigger = Trigger {
+        pull_request: Some(number),
+        previous: body["before"].as_str().map(str::to_owned),
+        repository: repository(body),
+        ..pushed(&format!("refs/heads/{branch}"), commit)
+    };
+    Ok(if is_fork {
+        let why = format!("#{number} is from a fork: it starts nothing that is paid");
+        Heard::Refused(Event::PullRequest, trigger, why)
+    } else {
+        Heard::Trigger(Event::PullRequest, trigger)
+    })
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::github::{pushed, text};
-use super::{Event, Heard, Trigger};
+use super::{Event, Heard, Repository, Trigger};
 
 /// What a delivery says; the body names its own kind. `Err`: what is missing.
 pub fn heard(body: &Value) -> Result<Heard, String> {
@@ -20,8 +20,25 @@ fn push(body: &Value) -> Result<Heard, String> {
     let reference = text(body, "/ref")?;
     // Of a deleted branch there is none.
     Ok(match body["checkout_sha"].as_str() {
-        Some(commit) => Heard::Trigger(Event::Push, pushed(reference, commit)),
+        Some(commit) => Heard::Trigger(
+            Event::Push,
+            Trigger {
+                previous: body["before"].as_str().map(str::to_owned),
+                repository: repository(body),
+                ..pushed(reference, commit)
+            },
+        ),
         None => Heard::Ignored(format!("{reference} was deleted")),
+    })
+}
+
+fn repository(body: &Value) -> Option<Repository> {
+    Some(Repository {
+        id: body.pointer("/project/id")?.as_i64()?,
+        name: body
+            .pointer("/project/path_with_namespace")?
+            .as_str()?
+            .to_owned(),
     })
 }
 
@@ -45,18 +62,19 @@ fn merge_request(body: &Value) -> Result<Heard, String> {
         &attributes["source_project_id"],
         &attributes["target_project_id"],
     );
-    if source.is_null() || source != target {
-        return Ok(Heard::Ignored(format!(
-            "!{number} is from a fork: it starts nothing that is paid"
-        )));
-    }
+    let is_fork = source.is_null() || source != target;
     let branch = text(attributes, "/source_branch")?;
     let commit = text(attributes, "/last_commit/id")?;
-    Ok(Heard::Trigger(
-        Event::PullRequest,
-        Trigger {
-            pull_request: Some(number),
-            ..pushed(&format!("refs/heads/{branch}"), commit)
-        },
-    ))
+    let trigger = Trigger {
+        pull_request: Some(number),
+        previous: attributes["oldrev"].as_str().map(str::to_owned),
+        repository: repository(body),
+        ..pushed(&format!("refs/heads/{branch}"), commit)
+    };
+    Ok(if is_fork {
+        let why = format!("!{number} is from a fork: it starts nothing that is paid");
+        Heard::Refused(Event::PullRequest, trigger, why)
+    } else {
+        Heard::Trigger(Event::PullRequest, trigger)
+    })
 }

@@ -7,6 +7,7 @@ pub mod github;
 pub mod gitlab;
 pub mod template;
 pub mod trigger;
+pub mod unmeasured;
 pub mod wording;
 
-pub use self::trigger::{Event, Heard, Sender, Trigger};
+pub use self::trigger::{Event, Heard, Repository, Sender, Trigger};

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Event, Trigger};
+use super::{Event, Repository, Trigger};
 use crate::finding::escaped;
+use crate::money::Usd;
+use crate::money::budget::{TemplateCaps, least_budget, limit_flaw};
 use crate::pipeline::Flaw;
 use crate::pipeline::reference::{self, Reference};
 use crate::spec::ci::{GateSettings, TemplateSettings};
@@ -30,7 +32,44 @@ const OF_A_COMMIT: [&str; 4] = ["commit", "short_commit", "image", "source_s3_ur
 /// Names of branches in a template.
 const BRANCHES_MAX: usize = 20;
 
+/// Runs of a template at once.
+const RUNS_AT_ONCE_MAX: u32 = 1000;
+
 impl TemplateSettings {
+    /// What its runs may have under way and spend, by its experiment's budget where it states nothing.
+    pub fn caps(&self, budget: Usd) -> TemplateCaps {
+        let usual = TemplateCaps::usual(budget);
+        TemplateCaps {
+            runs_at_once: self.runs_at_once.unwrap_or(usual.runs_at_once),
+            usd_per_day: self.usd_per_day.unwrap_or(usual.usd_per_day),
+            usd_per_month: self.usd_per_month.unwrap_or(usual.usd_per_month),
+        }
+    }
+
+    fn cap_flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        let is_count = |count: u32| (1..=RUNS_AT_ONCE_MAX).contains(&count);
+        if self.runs_at_once.is_some_and(|count| !is_count(count)) {
+            flaws.push(Flaw::new(
+                "/settings/runs_at_once",
+                format!("is not 1 to {RUNS_AT_ONCE_MAX}"),
+                "delete the template to have it start nothing",
+            ));
+        }
+        for (name, usd) in [
+            ("usd_per_day", self.usd_per_day),
+            ("usd_per_month", self.usd_per_month),
+        ] {
+            let flaw = usd.and_then(|usd| limit_flaw(usd, least_budget()));
+            let flaw = flaw.map(|detail| {
+                let fix = "name what its runs may cost together, or leave it out";
+                Flaw::new(format!("/settings/{name}"), detail, fix)
+            });
+            flaws.extend(flaw);
+        }
+        flaws
+    }
+
     /// Why a trigger starts nothing; `None` if it does.
     pub fn ignores(&self, event: Event, trigger: &Trigger) -> Option<String> {
         match event {
@@ -50,6 +89,23 @@ impl TemplateSettings {
         }
     }
 
+    /// Whether a newer commit of a branch ends the runs of earlier ones.
+    pub fn supersedes(&self, branch: &str) -> bool {
+        let gate = self.gate.as_ref();
+        self.supersede
+            .unwrap_or_else(|| gate.is_none_or(|gate| gate.baseline_branch != branch))
+    }
+
+    /// Whether a repository is the one that is stated, by its name or its number.
+    pub fn takes_repository(&self, repository: Option<&Repository>) -> bool {
+        let Some(stated) = &self.repository else {
+            return true;
+        };
+        repository.is_some_and(|told| {
+            stated.eq_ignore_ascii_case(&told.name) || *stated == told.id.to_string()
+        })
+    }
+
     /// What is wrong with them, beside the experiment that they belong to.
     pub fn flaws(&self, experiment: &Value) -> Vec<Flaw> {
         let mut flaws = Vec::new();
@@ -59,6 +115,15 @@ impl TemplateSettings {
                 "/settings/branches",
                 format!("has more than {BRANCHES_MAX} names, or one without 1 to 250 characters"),
                 "name prefixes: release/*",
+            ));
+        }
+        flaws.extend(self.cap_flaws());
+        let repository = self.repository.as_ref();
+        if repository.is_some_and(|name| !is_name(name) || name.chars().any(char::is_control)) {
+            flaws.push(Flaw::new(
+                "/settings/repository",
+                "does not have 1 to 250 characters",
+                "name it as its host does: owner/name, or its number",
             ));
         }
         let gate = self.gate.iter().flat_map(GateSettings::flaws);
@@ -269,6 +334,56 @@ pub fn unsaid(experiment: &Value, trigger: &Trigger) -> Option<&'static str> {
     unsaid.next().map(|(name, _)| name)
 }
 
+/// What no event of a code host's ever says although a template takes it in, as the template writes it: only our own
+/// form and `bakeoff gate` can start it.
+pub fn never_pushed(experiment: &Value, settings: &TemplateSettings) -> Option<String> {
+    let (found, _) = reference::find(experiment);
+    let is_said = |one: &Reference| match one.path.as_slice() {
+        [name] => match name.as_str() {
+            "image" | "source_s3_uri" => false,
+            "pull_request" => settings.pull_requests,
+            _ => true,
+        },
+        [map, name] if map == HYPERPARAMETERS => settings.hyperparameters.contains_key(name),
+        _ => true,
+    };
+    let mut unsaid = found.iter().filter(|one| is_known(one) && !is_said(one));
+    unsaid.next().map(Reference::text)
+}
+
+/// A hash of the commit and of what the template takes in where it changes what runs: beside the version of the
+/// template, all that tells one run from another. Who says it, and where it stands in names and notes, does not count.
+pub fn what_runs(experiment: &Value, settings: &TemplateSettings, trigger: &Trigger) -> String {
+    let told = said(settings, trigger);
+    let (found, _) = reference::find(experiment);
+    let taken: BTreeMap<String, &Value> = found
+        .iter()
+        .filter(|one| place(&one.pointer) == Some(true))
+        .map(|one| {
+            let path = one
+                .path
+                .iter()
+                .try_fold(&told, |value, name| value.get(name));
+            (one.path.join("."), path.unwrap_or(&Value::Null))
+        })
+        .collect();
+    let all = json!({"commit": trigger.commit, "taken": taken});
+    Sha256::digest(all.to_string().as_bytes())
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// All that a trigger says, under the names that a template knows it by.
+fn said(settings: &TemplateSettings, trigger: &Trigger) -> Value {
+    let mut hyperparameters = settings.hyperparameters.clone();
+    hyperparameters.extend(trigger.hyperparameters.clone());
+    json!({
+        "commit": trigger.commit, "short_commit": trigger.short_commit(), "ref": trigger.reference, "branch": trigger.branch,
+        "pull_request": trigger.pull_request.map(|number| number.to_string()), "image": trigger.image,
+        "source_s3_uri": trigger.source_s3_uri, HYPERPARAMETERS: hyperparameters,
+    })
+}
+
 /// A trigger that says all that a template takes in, of a commit that does not exist.
 pub fn sample(experiment: &Value, settings: &TemplateSettings) -> Trigger {
     let (found, _) = reference::find(experiment);
@@ -292,6 +407,7 @@ pub fn sample(experiment: &Value, settings: &TemplateSettings) -> Trigger {
         image: takes("image").then_some(image),
         source_s3_uri: takes("source_s3_uri").then(|| "s3://bucket/sourcedir.tar.gz".to_owned()),
         hyperparameters: named.collect(),
+        ..Trigger::default()
     }
 }
 
@@ -345,14 +461,7 @@ pub fn filled(
     };
     let mut flaws = trigger.flaws(|name| takes(&[name]));
     flaws.extend(closed(trigger, &takes));
-    let mut hyperparameters = settings.hyperparameters.clone();
-    hyperparameters.extend(trigger.hyperparameters.clone());
-    let told = json!({
-        "commit": trigger.commit, "short_commit": trigger.short_commit(), "ref": trigger.reference, "branch": trigger.branch,
-        "pull_request": trigger.pull_request.map(|number| number.to_string()), "image": trigger.image,
-        "source_s3_uri": trigger.source_s3_uri, HYPERPARAMETERS: hyperparameters,
-    });
-    let outputs = BTreeMap::from([(CI.to_owned(), told)]);
+    let outputs = BTreeMap::from([(CI.to_owned(), said(settings, trigger))]);
     match reference::resolve(experiment, &outputs) {
         Ok(filled) if flaws.is_empty() => Ok(filled),
         Ok(_) => Err(flaws),

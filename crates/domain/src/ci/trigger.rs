@@ -34,6 +34,20 @@ pub struct Trigger {
     /// The sources of that commit: `s3://bucket/…/sourcedir.tar.gz`.
     pub source_s3_uri: Option<String>,
     pub hyperparameters: BTreeMap<String, String>,
+    /// What the branch was before, as the code's host tells it: later pushes are told from earlier ones by it, in whatever
+    /// order they arrive. Zeros of a new branch.
+    pub previous: Option<String>,
+    /// Where the code is kept, as its host says.
+    pub repository: Option<Repository>,
+}
+
+/// A repository of a code host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repository {
+    /// It outlives a new name.
+    pub id: i64,
+    /// `owner/name`.
+    pub name: String,
 }
 
 named! {
@@ -59,6 +73,8 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     Trigger(Event, Trigger),
+    /// It is of a commit that is not measured, and why.
+    Refused(Event, Trigger, String),
     /// Nothing is to be done, and why.
     Ignored(String),
 }
@@ -67,6 +83,11 @@ impl Trigger {
     /// The first digits of the commit.
     pub fn short_commit(&self) -> &str {
         self.commit.get(..SHORT).unwrap_or(&self.commit)
+    }
+
+    /// Whether its commit is one.
+    pub fn has_commit(&self) -> bool {
+        COMMIT.is_match(&self.commit)
     }
 
     /// What is wrong with it by itself; `takes`: whether the template takes a member in.

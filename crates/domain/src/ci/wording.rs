@@ -4,12 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::gate::{Change, Judged, Judgement, Verdict};
+use super::gate::{Change, FREEDOM_MIN, Judged, Judgement, Verdict};
 use crate::ids::CiRunId;
+use crate::number::of_items;
 use crate::spec::ci::Measure;
 
-/// Characters of a commit status's description that GitHub takes.
-const LINE_MAX: usize = 140;
+/// More trials than that are not worth a number.
+const MORE_MAX: usize = 50;
 /// Digits of a commit in a sentence.
 const SHORT: usize = 12;
 
@@ -71,6 +72,17 @@ impl Change {
         };
         format!("{by} [{:+.1}, {:+.1}]", self.low_percent, self.high_percent)
     }
+
+    /// Without a word for a direction that nobody knows.
+    fn open(&self) -> String {
+        let percent = if self.percent.abs() < 0.05 {
+            "0.0".to_owned()
+        } else {
+            format!("{:+.1}", self.percent)
+        };
+        let (low, high) = (self.low_percent, self.high_percent);
+        format!("change {percent} % ({low:+.1} to {high:+.1}, + is worse)")
+    }
 }
 
 impl Judged {
@@ -87,10 +99,17 @@ impl Judged {
         let Some(change) = &self.change else {
             return format!("{measured}, with nothing to compare it with yet");
         };
+        let is_open = self.verdict == Verdict::Inconclusive;
+        let than = if is_open { "against" } else { "than" };
         let other = self.baseline_trials.map_or_else(
-            || format!("than the number {}", self.baseline.unwrap_or_default()),
-            |trials| format!("than {trials} earlier"),
+            || format!("{than} the number {}", self.baseline.unwrap_or_default()),
+            |trials| format!("{than} {trials} earlier"),
         );
+        if is_open {
+            let (change, settled) = (change.open(), self.settled_by());
+            let limit = self.worse_by_percent;
+            return format!("{measured}, {change} {other}, limit {limit} %: {settled}");
+        }
         let is_better = change.high_percent < -self.worse_by_percent;
         let hint = if is_better {
             "; accept it as a level to hold later commits to it"
@@ -100,52 +119,92 @@ impl Judged {
         format!("{measured}, {} {other}{hint}", change.words(self.measure))
     }
 
-    /// Why it is neither passed nor regressed, and what to do about that.
-    fn why_open(&self) -> String {
-        if self.measured.is_none() || self.change.is_none() {
-            return self.sentence();
-        }
-        let spread = self.spread_percent.unwrap_or_default();
+    /// What would settle a figure that is neither passed nor regressed: trials, as long as they differ as they do now.
+    fn settled_by(&self) -> String {
         if self.is_unconfirmed {
-            return format!("{}, in one trial alone", self.sentence());
+            return "cannot tell yet, since one trial alone is worse; another trial of the commit settles it"
+                .to_owned();
         }
-        let spread = if self.is_spread_assumed {
-            format!("trials are taken to differ by {spread:.1} % until five are known")
-        } else {
-            format!("trials differ by {spread:.1} %")
+        let (own, others) = (self.trials, self.baseline_trials.unwrap_or_default());
+        let spread = self.spread_percent.unwrap_or_default();
+        if self.is_spread_assumed {
+            let known = own.saturating_sub(1) + others.saturating_sub(1);
+            let more = FREEDOM_MIN.saturating_sub(known).max(1);
+            return format!(
+                "cannot tell yet, since trials are taken to differ by {spread:.1} % until more are known; {} would show how much they do",
+                more_trials(more)
+            );
+        }
+        let own = self
+            .trials_needed(0)
+            .map(|more| format!("about {} of the commit settle it", more_trials(more)));
+        let both = || {
+            let more = self.trials_needed(1)?;
+            let trials = more_trials(more);
+            Some(format!(
+                "about {trials} of the commit and as many of the baseline settle it"
+            ))
         };
-        format!("{}: {spread}", self.sentence())
+        let more = own.or_else(both).unwrap_or_else(|| {
+            format!("more than {MORE_MAX} more trials of the commit would be needed")
+        });
+        format!("cannot tell yet, since trials differ by {spread:.1} %; {more}")
+    }
+
+    /// How many more trials of the commit, and `beside` as many of the baseline for each, bring its bounds to one side of
+    /// the limit; `None` if too many.
+    fn trials_needed(&self, beside: usize) -> Option<usize> {
+        let change = self.change?;
+        let half = (change.high_percent - change.low_percent) / 2.0;
+        // It passes below the limit, and has regressed above it once it is above nothing.
+        let room = if change.percent > self.worse_by_percent {
+            change.percent
+        } else {
+            self.worse_by_percent - change.percent
+        };
+        let others = self.baseline_trials.filter(|trials| *trials > 0);
+        let variances = |more: usize| {
+            let own = 1.0 / of_items((self.trials + more).max(1));
+            own + others.map_or(0.0, |trials| 1.0 / of_items(trials + more * beside))
+        };
+        let now = variances(0);
+        (1..=MORE_MAX).find(|more| half * (variances(*more) / now).sqrt() < room)
     }
 }
 
+/// A number of trials beside those that there are.
+fn more_trials(count: usize) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} more trial{s}")
+}
+
 impl Judgement {
-    /// The verdict in one line of at most 140 characters.
+    /// The verdict in one line.
     pub fn summary(&self) -> String {
         let word = self.verdict.as_str();
         let first = self.limits.iter().find(|one| one.verdict == self.verdict);
-        let line = match (self.verdict, first) {
+        match (self.verdict, first) {
             (Verdict::Error, judged) => match (self.unmeasured.first(), judged) {
+                (Some(one), _) if one.is_run() => one.why.clone(),
                 (Some(one), _) => {
                     format!("{word}: {} was not measured: {}", one.candidate, one.why)
                 }
                 (None, Some(one)) => format!("{word}: {}", one.sentence()),
                 (None, None) => format!("{word}: nothing was measured"),
             },
-            (Verdict::Inconclusive, Some(one)) => format!("{word}: {}", one.why_open()),
-            (Verdict::Passed | Verdict::Regressed, Some(one)) => {
+            (Verdict::Passed | Verdict::Regressed | Verdict::Inconclusive, Some(one)) => {
                 format!("{word}: {}", one.sentence())
             }
             (_, None) => format!("{word}: its trials have completed; the template has no gate"),
-        };
-        cut(&line)
+        }
     }
 }
 
 /// As much of a line as fits, with a sign that something is missing.
-pub(super) fn cut(line: &str) -> String {
-    if line.chars().count() <= LINE_MAX {
+pub(super) fn cut(line: &str, most: usize) -> String {
+    if line.chars().count() <= most {
         return line.to_owned();
     }
-    let kept: String = line.chars().take(LINE_MAX - 1).collect();
+    let kept: String = line.chars().take(most - 1).collect();
     format!("{}…", kept.trim_end())
 }

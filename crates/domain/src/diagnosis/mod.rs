@@ -2,6 +2,7 @@
 //! where a machine can do it, a change to the candidate's profile. Pure; who reads the log, and when, is
 //! the service's matter.
 
+pub mod fruitless;
 pub mod live;
 pub mod profiler;
 mod remedy;
@@ -86,6 +87,15 @@ pub struct Diagnosis {
     pub causes: Vec<Cause>,
     /// Whether the log was read; without it, this rests on what SageMaker reports.
     pub is_log_read: bool,
+}
+
+impl Diagnosis {
+    /// Whether the likeliest cause is that an accelerator's memory did not suffice: the same profile on the same type
+    /// fails again.
+    pub fn is_out_of_accelerator_memory(&self) -> bool {
+        let first = self.causes.first();
+        first.is_some_and(|cause| cause.signature.starts_with("accelerator-memory-exhausted"))
+    }
 }
 
 /// Finds the causes of a failure.

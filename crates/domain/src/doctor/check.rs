@@ -22,6 +22,8 @@ named! {
         PassRole = "pass_role",
         /// What that role may do: read inputs, write output and logs, pull the image.
         RolePermissions = "role_permissions",
+        /// Whether AWS itself ends endpoints and batch transforms, also if the service is away.
+        ScheduledEnds = "scheduled_ends",
         /// A bucket: exists, in the region of the jobs, listable.
         Bucket = "bucket",
         /// The training image: exists, in the region of the jobs.

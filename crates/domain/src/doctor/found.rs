@@ -54,6 +54,19 @@ pub struct Found {
     /// Absent when AWS does not accept the credentials.
     pub at_aws: Option<AwsFound>,
     pub prices: Vec<PriceFound>,
+    /// Whether the installation creates nothing that has no end at AWS.
+    pub requires_scheduled_end: bool,
+}
+
+/// The ends that AWS itself sets, as found.
+#[derive(Debug, Clone)]
+pub struct SchedulesFound {
+    pub role_arn: String,
+    pub role: Result<RoleFound, AwsError>,
+    /// What IAM says the service may do.
+    pub rights: Answered,
+    /// What IAM says the role may do.
+    pub role_permissions: Answered,
 }
 
 /// What AWS said.
@@ -65,6 +78,8 @@ pub struct AwsFound {
     pub role: Option<Result<RoleFound, AwsError>>,
     pub pass_role: Option<Answered>,
     pub role_permissions: Option<Answered>,
+    /// Absent where the service has no role that schedules may use.
+    pub schedules: Option<SchedulesFound>,
     pub buckets: Vec<BucketFound>,
     /// The image's digest; `None` inside when its repository has no such tag.
     pub image: Option<Result<Option<String>, AwsError>>,

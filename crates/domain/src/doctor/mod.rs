@@ -10,12 +10,13 @@ pub mod job;
 mod permissions;
 pub mod questions;
 mod quotas;
+pub mod scheduled_ends;
 #[cfg(test)]
 mod tests;
 mod wanted;
 
 pub use check::{Check, CheckName, CheckState};
-pub use found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound};
+pub use found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound, SchedulesFound};
 pub use questions::Caller;
 pub use wanted::{EcrImage, ImageUri, S3Place, S3Use, Wanted};
 
@@ -57,6 +58,7 @@ fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
         permissions::role(wanted, found, aws, principal),
         permissions::pass_role(wanted, aws, principal),
         permissions::role_permissions(wanted, aws, principal),
+        scheduled_ends::check(wanted, found, aws.schedules.as_ref(), principal),
     ];
     checks.extend(buckets(wanted, aws, principal));
     checks.push(image(wanted, aws));

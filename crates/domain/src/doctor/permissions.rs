@@ -76,7 +76,7 @@ const MAY_NOT_ASK: &str = "the service may not ask IAM";
 const PROOF: &str =
     "; or run the one proof of everything, a job of a few cents: the same command with --job";
 
-fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
+pub(super) fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
     match error {
         AwsError::Denied(said) => Check::unknown(name, format!("{MAY_NOT_ASK}: {said}")).fix(format!(
             "allow {principal} iam:GetRole and iam:SimulatePrincipalPolicy ({POLICY}, SeeWhatIsAllowed){PROOF}"
@@ -87,12 +87,12 @@ fn not_asked(name: CheckName, error: &AwsError, principal: &str) -> Check {
 
 /// What is denied, and whether that is sure: where a policy asks for a condition key that the question
 /// did not have, a job may be allowed all the same.
-struct Denied {
+pub(super) struct Denied {
     what: Vec<String>,
     unsure_for: BTreeSet<String>,
 }
 
-fn denied(decisions: &[Decision]) -> Option<Denied> {
+pub(super) fn denied(decisions: &[Decision]) -> Option<Denied> {
     let refused: Vec<&Decision> = decisions.iter().filter(|one| !one.is_allowed).collect();
     let is_sure = refused.iter().any(|one| one.missing_context.is_empty());
     let missing = refused.iter().flat_map(|one| one.missing_context.clone());
@@ -106,6 +106,11 @@ fn denied(decisions: &[Decision]) -> Option<Denied> {
 }
 
 impl Denied {
+    /// What is denied, in a sentence.
+    pub(super) fn says(&self, whose: &str) -> String {
+        format!("{whose} policies deny {}", self.what.join(", "))
+    }
+
     fn check(&self, name: CheckName, whose: &str, fix: String) -> Check {
         let what = self.what.join(", ");
         if self.unsure_for.is_empty() {
@@ -274,9 +279,14 @@ struct Statement {
     condition: Option<serde_json::Value>,
 }
 
-/// Whether a trust policy lets SageMaker assume the role. Conditions are taken to hold where they allow, and
-/// not to where they deny, as guards against other accounts do; any other shows in the first job.
+/// Whether a trust policy lets SageMaker assume the role.
 pub(super) fn trusts_sagemaker(policy: &str) -> bool {
+    trusts(policy, SAGEMAKER)
+}
+
+/// Whether a trust policy lets a service assume the role. Conditions are taken to hold where they allow, and
+/// not to where they deny, as guards against other accounts do; any other shows in the first job.
+pub(super) fn trusts(policy: &str, service: &str) -> bool {
     let Ok(policy) = serde_json::from_str::<TrustPolicy>(policy) else {
         return false;
     };
@@ -290,13 +300,13 @@ pub(super) fn trusts_sagemaker(policy: &str) -> bool {
             .principal
             .as_ref()
             .and_then(|all| all.get("Service"));
-        let is_sagemaker = match services {
-            Some(serde_json::Value::String(one)) => one == SAGEMAKER,
-            Some(serde_json::Value::Array(many)) => many.iter().any(|one| one == SAGEMAKER),
+        let is_meant = match services {
+            Some(serde_json::Value::String(one)) => one == service,
+            Some(serde_json::Value::Array(many)) => many.iter().any(|one| one == service),
             _ => false,
         };
         let is_anyone = statement.principal.as_ref().is_some_and(|all| all == "*");
-        (is_sagemaker || is_anyone) && statement.action.as_ref().is_some_and(|a| a.any(is_assume))
+        (is_meant || is_anyone) && statement.action.as_ref().is_some_and(|a| a.any(is_assume))
     };
     let allows = |one: &Statement| one.effect == "Allow" && concerns(one);
     let denies = |one: &Statement| one.effect == "Deny" && one.condition.is_none() && concerns(one);

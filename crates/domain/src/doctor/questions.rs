@@ -43,7 +43,7 @@ pub enum ContextKind {
 }
 
 impl Context {
-    fn text(key: &'static str, value: impl Into<String>) -> Self {
+    pub(super) fn text(key: &'static str, value: impl Into<String>) -> Self {
         Self {
             key,
             values: vec![value.into()],
@@ -115,7 +115,7 @@ pub(super) fn account_of(arn: &str) -> &str {
 }
 
 /// `aws`, `aws-cn`, `aws-us-gov`.
-fn partition_of(arn: &str) -> &str {
+pub(super) fn partition_of(arn: &str) -> &str {
     arn.split(':').nth(1).unwrap_or("aws")
 }
 
@@ -169,7 +169,7 @@ pub fn questions_of_pass_role(role_arn: &str) -> Vec<Question> {
     }]
 }
 
-fn question(actions: &[&'static str], resource: String) -> Question {
+pub(super) fn question(actions: &[&'static str], resource: String) -> Question {
     Question {
         actions: actions.to_vec(),
         resource,

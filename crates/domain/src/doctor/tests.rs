@@ -2,7 +2,7 @@
 
 use rust_decimal::Decimal;
 
-use super::found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound};
+use super::found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound, SchedulesFound};
 use super::permissions::trusts_sagemaker;
 use super::questions::{
     Caller, Decision, RoleFound, principal_of, questions_of_role, questions_of_service, role_name,
@@ -57,6 +57,15 @@ fn aws() -> AwsFound {
         })),
         pass_role: Some(Ok(Vec::new())),
         role_permissions: Some(Ok(Vec::new())),
+        schedules: Some(SchedulesFound {
+            role_arn: "arn:aws:iam::111122223333:role/bakeoff-scheduler".to_owned(),
+            role: Ok(RoleFound {
+                arn: "arn:aws:iam::111122223333:role/bakeoff-scheduler".to_owned(),
+                trust_policy: trust(r#"{"Service": "scheduler.amazonaws.com"}"#),
+            }),
+            rights: Ok(Vec::new()),
+            role_permissions: Ok(Vec::new()),
+        }),
         buckets: Vec::new(),
         image: Some(Ok(Some("sha256:1".to_owned()))),
         quotas: Ok(vec![
@@ -93,6 +102,7 @@ fn found(aws: AwsFound) -> Found {
             price("ml.g5.xlarge", 141),
             price("ml.g4dn.xlarge", 74),
         ],
+        requires_scheduled_end: false,
     }
 }
 
@@ -266,7 +276,7 @@ fn without_credentials_nothing_is_said_about_aws() {
     let all = examine(&wanted(), &seen);
     let of = |state| all.iter().filter(|check| check.state == state).count();
     assert_eq!(of(CheckState::Failed), 1);
-    assert_eq!(of(CheckState::Unknown), 11);
+    assert_eq!(of(CheckState::Unknown), 12);
     assert_eq!(all.len(), CheckName::ALL.len());
     let expired = check(&wanted(), &seen, CheckName::Credentials);
     assert!(expired.fix.unwrap().contains("aws sso login"));

@@ -73,3 +73,38 @@ impl fmt::Display for OverReservation {
         )
     }
 }
+
+/// A bill that a person corrected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BillingCorrection {
+    pub job_name: String,
+    pub billed_seconds: u64,
+    /// The correction.
+    pub usd: Usd,
+    pub reason: String,
+}
+
+impl fmt::Display for BillingCorrection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            job_name,
+            billed_seconds,
+            usd,
+            reason,
+        } = self;
+        write!(
+            f,
+            "{job_name} was billed {billed_seconds} s, a correction of {usd}: {reason}"
+        )
+    }
+}
+
+/// What a warm pool cost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettledPool {
+    /// The job that left it.
+    pub job_name: String,
+    pub instance_type: String,
+    pub retained_seconds: u64,
+    pub usd: Usd,
+}

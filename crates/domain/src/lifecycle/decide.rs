@@ -4,8 +4,11 @@
 //! It performs no action itself: `tasks::scheduler` in the service claims trials, polls AWS, calls
 //! [`decide`], acts and applies.
 
+mod facts;
+
 use chrono::{DateTime, TimeDelta, Utc};
 
+pub use self::facts::AttemptFacts;
 use super::policy::Policy;
 use crate::diagnosis::signatures;
 use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
@@ -17,41 +20,6 @@ use crate::sagemaker::phase::JobPhase;
 /// Time from StopTrainingJob to the end of the job: 120 s of grace, and the upload of any
 /// artefacts.
 pub const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
-
-/// Stored facts about the current attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttemptFacts {
-    pub phase: AttemptPhase,
-    /// Earlier unsuccessful attempts of the trial.
-    pub failures: u32,
-    /// Creates of the trial that a quota rejected.
-    pub over_quota: u32,
-    /// Jobs of the trial that found no capacity.
-    pub no_capacity: u32,
-    /// The experiment's deadline, until which the trial waits for capacity.
-    pub give_up_at: DateTime<Utc>,
-    /// The longest time that an instance of its job can be billed, seconds: the most of an estimate.
-    pub longest_billed_seconds: u64,
-    /// Whether SageMaker ends its job then. Otherwise it may have run on, until its end.
-    pub is_limited: bool,
-    /// Value of the marker that its job must carry.
-    pub marker: String,
-    /// Consecutive polls that found no job.
-    pub absent: u32,
-    /// Consecutive creates that were postponed.
-    pub postponed: u32,
-    /// A create from an earlier claim may still be in flight: its sender timed out, died, or is
-    /// suspended.
-    pub may_be_under_way: bool,
-    /// When billing began, as last seen.
-    pub started_at: Option<DateTime<Utc>>,
-    /// How long it may run before we stop it, where SageMaker has no limit of its own.
-    pub runtime_limit: Option<TimeDelta>,
-    /// How often it is worth a look while it runs, where listings do not tell what is new.
-    pub look_every: Option<TimeDelta>,
-    /// Periods without instances, as last seen.
-    pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
-}
 
 /// What polling AWS showed.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,7 +151,9 @@ pub fn needs_look(trial: TrialState, attempt: Option<&AttemptFacts>, now: DateTi
     match attempt.phase {
         AttemptPhase::Running => true,
         AttemptPhase::Quarantined { until } => until <= now,
-        AttemptPhase::Planned | AttemptPhase::Over(_) => false,
+        // The same name again would be billed twice.
+        AttemptPhase::Planned => attempt.has_ended(now),
+        AttemptPhase::Over(_) => false,
     }
 }
 
@@ -213,6 +183,12 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
         AttemptPhase::Planned => match &situation.seen {
             // AWS is polled here only after it replied that the name is taken.
             Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+            // A create may have been carried out, and AWS has ended its job since.
+            Seen::NotLooked | Seen::Absent if attempt.has_ended(situation.now) => {
+                Decision::LookAgain {
+                    at: situation.now + policy.poll,
+                }
+            }
             Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) if situation.stop_requested => {
                 Decision::Quarantine {
                     until: situation.now + policy.quarantine,
@@ -303,7 +279,7 @@ fn with_job(
     job: &ObservedJob,
     policy: &Policy,
 ) -> Decision {
-    match &job.status {
+    match &job.outcome() {
         status if status.is_over() && job.awaits_bill(situation.now) => Decision::LookAgain {
             at: situation.now + policy.poll,
         },
@@ -321,11 +297,12 @@ fn with_job(
             "completed",
             situation.now,
         )),
-        JobStatus::Stopped => {
+        JobStatus::Stopped | JobStatus::Deleting => {
             let reason = match job.phase() {
                 JobPhase::RuntimeLimit => "stopped at its maximum runtime",
                 JobPhase::WaitLimit => "stopped at its maximum wait for spot capacity",
                 _ if situation.stop_requested => situation.stop_reason(),
+                _ if attempt.has_ended(situation.now) => "its time to live is over",
                 _ if limit(attempt, job).is_some_and(|limit| limit <= situation.now) => {
                     "stopped at its maximum runtime"
                 }

@@ -45,15 +45,52 @@ pub enum OrphanDecision {
     Settle(Billing),
 }
 
+/// The attempt of a job, settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SettledAttempt {
+    pub settled_at: DateTime<Utc>,
+    /// It was settled as one that never had a job.
+    pub never_created: bool,
+}
+
+/// What a job of ours is that no living attempt stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sighting {
+    /// It runs, or ran, without a reservation: stopped, billed, and an alarm.
+    Orphan,
+    /// It had ended when its attempt was settled, with an estimate: only its bill is corrected.
+    LateBill,
+}
+
+/// Classifies a job that no living attempt stands for, from its attempt, if that has a row.
+pub fn classify(attempt: Option<&SettledAttempt>, job: &ObservedJob) -> Sighting {
+    let Some(attempt) = attempt.filter(|attempt| !attempt.never_created) else {
+        return Sighting::Orphan;
+    };
+    match job.status {
+        JobStatus::InProgress | JobStatus::Stopping => Sighting::Orphan,
+        // A job with an end is over, however unheard-of its status.
+        JobStatus::Unknown(_)
+        | JobStatus::Completed
+        | JobStatus::Failed
+        | JobStatus::Stopped
+        | JobStatus::Deleting => match job.ended_at {
+            Some(end) if end <= attempt.settled_at => Sighting::LateBill,
+            Some(_) | None => Sighting::Orphan,
+        },
+    }
+}
+
 /// Decides the next action for one orphaned job.
 pub fn decide(facts: &OrphanFacts, seen: OrphanSeen<'_>, now: DateTime<Utc>) -> OrphanDecision {
     let silent = now - facts.last_seen_at;
     match seen {
         OrphanSeen::Job(job) => match job.status {
+            JobStatus::Unknown(_) if job.ended_at.is_some() => OrphanDecision::LookAgain,
             JobStatus::InProgress | JobStatus::Unknown(_) => OrphanDecision::Stop,
             JobStatus::Stopping => OrphanDecision::LookAgain,
             _ if job.status.is_over() && job.awaits_bill(now) => OrphanDecision::LookAgain,
-            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => {
+            JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped | JobStatus::Deleting => {
                 OrphanDecision::Settle(job.billing(facts.longest_billed_seconds, now))
             }
         },
@@ -108,10 +145,19 @@ mod tests {
         let look = |job: &ObservedJob| decide(&facts(None), OrphanSeen::Job(job), at(2000));
         assert_eq!(look(&job("InProgress")), OrphanDecision::Stop);
         assert_eq!(look(&job("Stopping")), OrphanDecision::LookAgain);
+        let dreaming = ObservedJob {
+            ended_at: None,
+            ..job("Dreaming")
+        };
         assert_eq!(
-            look(&job("Dreaming")),
+            look(&dreaming),
             OrphanDecision::Stop,
             "not over, whatever it means"
+        );
+        assert_eq!(
+            look(&job("Dreaming")),
+            OrphanDecision::LookAgain,
+            "it has an end: there is nothing to stop"
         );
         assert_eq!(
             look(&ObservedJob {
@@ -131,6 +177,37 @@ mod tests {
             OrphanDecision::LookAgain,
             "the figure may yet come"
         );
+    }
+
+    #[test]
+    fn an_alarm_is_raised_only_for_a_job_that_ran_after_its_attempt() {
+        let settled = |never_created| SettledAttempt {
+            settled_at: at(800),
+            never_created,
+        };
+        let class =
+            |attempt: Option<SettledAttempt>, job: &ObservedJob| classify(attempt.as_ref(), job);
+        for status in ["Completed", "Failed", "Stopped", "Deleting", "Dreaming"] {
+            let ended_at_700 = job(status);
+            assert_eq!(
+                class(Some(settled(false)), &ended_at_700),
+                Sighting::LateBill
+            );
+            assert_eq!(
+                class(Some(settled(true)), &ended_at_700),
+                Sighting::Orphan,
+                "{status}: a job that was taken not to exist"
+            );
+            assert_eq!(class(None, &ended_at_700), Sighting::Orphan, "{status}");
+            let ended_later = ObservedJob {
+                ended_at: Some(at(900)),
+                ..job(status)
+            };
+            assert_eq!(class(Some(settled(false)), &ended_later), Sighting::Orphan);
+        }
+        for status in ["InProgress", "Stopping"] {
+            assert_eq!(class(Some(settled(false)), &job(status)), Sighting::Orphan);
+        }
     }
 
     #[test]

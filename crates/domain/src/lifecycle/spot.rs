@@ -41,6 +41,59 @@ pub fn interruptions(transitions: &[Transition]) -> Vec<Interruption> {
     found
 }
 
+/// Training seconds that interruptions lost: since the newest checkpoint in S3 before each, or since that stretch of
+/// training began. They are billed, and done again.
+pub fn lost_seconds(transitions: &[Transition], checkpoints: &[DateTime<Utc>]) -> u64 {
+    let mut since: Option<DateTime<Utc>> = None;
+    let mut lost = 0;
+    for transition in transitions {
+        match transition.phase() {
+            JobPhase::Training => since = Some(transition.started_at),
+            JobPhase::Interrupted => {
+                let at = transition.started_at;
+                if let Some(began) = since.take() {
+                    let newest = before(checkpoints, at).map_or(began, |newest| newest.max(began));
+                    lost += seconds_between(newest, at);
+                }
+            }
+            JobPhase::Unreported
+            | JobPhase::Starting
+            | JobPhase::PullingImage
+            | JobPhase::DownloadingData
+            | JobPhase::Processing
+            | JobPhase::UploadingModel
+            | JobPhase::Stopping
+            | JobPhase::RuntimeLimit
+            | JobPhase::WaitLimit
+            | JobPhase::Over
+            | JobPhase::Other => {}
+        }
+    }
+    lost
+}
+
+/// Of the times of checkpoints, those that [`lost_seconds`] may yet need: the newest before each interruption, and
+/// the newest of all.
+pub fn needed_checkpoints(
+    transitions: &[Transition],
+    mut checkpoints: Vec<DateTime<Utc>>,
+) -> Vec<DateTime<Utc>> {
+    checkpoints.sort_unstable();
+    checkpoints.dedup();
+    let mut needed: Vec<DateTime<Utc>> = interruptions(transitions)
+        .iter()
+        .filter_map(|interruption| before(&checkpoints, interruption.at))
+        .chain(checkpoints.last().copied())
+        .collect();
+    needed.sort_unstable();
+    needed.dedup();
+    needed
+}
+
+fn before(checkpoints: &[DateTime<Utc>], at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    checkpoints.iter().copied().filter(|one| *one <= at).max()
+}
+
 /// SageMaker's own figure: 100 × (1 − billable / training time).
 pub fn savings_percent(training_seconds: u64, billable_seconds: u64) -> Option<f64> {
     #[expect(
@@ -125,6 +178,46 @@ mod tests {
                 resumed_at: None
             }
         );
+    }
+
+    #[test]
+    fn an_interruption_loses_the_training_since_the_newest_checkpoint_before_it() {
+        let transition = |status: &str, minutes| Transition {
+            status: status.into(),
+            started_at: at(minutes),
+            ended_at: None,
+            message: String::new(),
+        };
+        let history = [
+            ("Downloading", 0),
+            ("Training", 5),
+            ("Interrupted", 60),
+            ("Starting", 70),
+            ("Training", 75),
+            ("Interrupted", 95),
+            ("Training", 100),
+            ("Completed", 300),
+        ];
+        let history = history.map(|(status, minutes)| transition(status, minutes));
+        let lost = |times: &[i64]| {
+            let times: Vec<_> = times.iter().map(|minutes| at(*minutes)).collect();
+            lost_seconds(&history, &times) / 60
+        };
+        assert_eq!(lost(&[]), 55 + 20, "it began again twice");
+        assert_eq!(lost(&[35]), 25 + 20);
+        assert_eq!(
+            lost(&[35, 90, 130]),
+            25 + 5,
+            "a later one saves nothing earlier"
+        );
+        let all = [35, 20, 90, 130, 85, 35].map(at).to_vec();
+        let needed = needed_checkpoints(&history, all.clone());
+        assert_eq!(needed, [at(35), at(90), at(130)]);
+        assert_eq!(
+            lost_seconds(&history, &needed),
+            lost_seconds(&history, &all)
+        );
+        assert_eq!(lost_seconds(&history[..2], &[]), 0, "it still trains");
     }
 
     #[test]

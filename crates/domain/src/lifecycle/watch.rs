@@ -86,7 +86,7 @@ pub struct Listing<'a> {
 /// resumption of training. The listing reports everything else well enough.
 pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str) -> bool {
     match status {
-        JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped => true,
+        JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped | JobStatus::Deleting => true,
         JobStatus::InProgress | JobStatus::Stopping => {
             let phase = JobPhase::of(secondary_status);
             let is_waiting = matches!(

@@ -81,6 +81,16 @@ pub fn reached(curve: &[Point], target: f64) -> Option<&Point> {
     curve.get(missed.map_or(0, |place| place + 1))
 }
 
+/// Points at or below the target that a running trial must have reported: the next may lie above it again.
+const LASTING: usize = 2;
+
+/// The same while the data goes on: the last point alone proves nothing yet.
+pub fn lasting(curve: &[Point], target: f64) -> Option<&Point> {
+    let first = reached(curve, target)?;
+    let after = curve.iter().filter(|point| point.at >= first.at);
+    (after.count() >= LASTING).then_some(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +196,8 @@ mod tests {
             .collect();
         assert_eq!(reached(&curve, 2.0).and_then(|point| point.step), Some(3));
         assert_eq!(reached(&curve, 1.0), None);
+        assert_eq!(lasting(&curve, 2.0).and_then(|point| point.step), Some(3));
+        assert_eq!(lasting(&curve, 1.75), None);
         assert_eq!(reached(&[], 1.0), None);
     }
 }

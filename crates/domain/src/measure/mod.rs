@@ -4,6 +4,7 @@ pub mod calibration;
 pub mod cloudwatch;
 pub mod convergence;
 pub mod derived;
+pub mod detector;
 pub mod eta;
 pub mod metric;
 pub mod pace;

@@ -35,11 +35,22 @@ pub struct AttemptRun<'a> {
     pub modified_at: Option<DateTime<Utc>>,
     /// Time of the last complete listing.
     pub listed_at: Option<DateTime<Utc>>,
+    /// When its checkpoints were written, as far as [`spot::needed_checkpoints`] keeps them.
+    pub checkpoints: &'a [DateTime<Utc>],
 }
 
 impl AttemptRun<'_> {
     fn has_failed(&self) -> bool {
         self.phase == AttemptPhase::Over(AttemptEnd::Failed)
+    }
+
+    /// Billed seconds of training that an interruption lost; managed spot bills each second in the same proportion.
+    fn lost_seconds(&self) -> Option<u64> {
+        let lost = spot::lost_seconds(self.transitions, self.checkpoints);
+        let (trained, billed) = (self.training_seconds?, self.billable_seconds?);
+        (lost * billed)
+            .checked_div(trained)
+            .map(|lost| lost.min(billed))
     }
 
     /// The cost of some of its seconds, at the prices in force while it ran.
@@ -66,11 +77,17 @@ impl AttemptRun<'_> {
     }
 }
 
-/// The cost of attempts that failed.
+/// The cost of attempts that failed, and of the work that interruptions lost in the others. Known at their end.
 pub fn wasted(runs: &[AttemptRun<'_>], prices: &[Price]) -> Usd {
-    let lost = runs.iter().filter(|run| run.has_failed());
-    lost.filter_map(|run| Some(run.cost(prices, run.ended_at?, run.billable_seconds?)))
-        .sum()
+    let cost = runs.iter().filter_map(|run| {
+        let seconds = if run.has_failed() {
+            run.billable_seconds?
+        } else {
+            run.lost_seconds()?
+        };
+        Some(run.cost(prices, run.ended_at?, seconds))
+    });
+    cost.sum()
 }
 
 /// Lower bound on the cost of running attempts: from the start of billing to when they were last
@@ -161,7 +178,7 @@ pub struct BilledShares {
     pub downloading: f64,
     pub training: f64,
     pub uploading: f64,
-    /// Attempts that failed, in all their phases.
+    /// Attempts that failed, in all their phases, and training that interruptions lost.
     pub wasted: f64,
 }
 
@@ -191,7 +208,10 @@ impl BilledShares {
             let time = real(ran.max(known).max(1));
             let of = |seconds: u64| share * real(seconds) / time;
             sum.downloading += of(phases.downloading);
-            sum.training += of(phases.training);
+            let lost =
+                of(spot::lost_seconds(run.transitions, run.checkpoints).min(phases.training));
+            sum.wasted += lost;
+            sum.training += of(phases.training) - lost;
             sum.uploading += of(phases.uploading);
             sum.setup += share - of(phases.downloading + phases.training + phases.uploading);
         }
@@ -232,6 +252,7 @@ mod tests {
             ended_at: Some(at(3600)),
             modified_at: Some(at(3600)),
             listed_at: None,
+            checkpoints: &[],
         }
     }
 
@@ -280,14 +301,47 @@ mod tests {
         assert_eq!(spot_saved(&[spot, failed], &[]), usd(2600));
     }
 
-    #[test]
-    fn the_shares_of_billed_time_add_up_to_one() {
-        let transition = |status: &str, from, until| Transition {
+    fn transition(status: &str, from: i64, until: i64) -> Transition {
+        Transition {
             status: status.to_owned(),
             message: String::new(),
             started_at: at(from),
             ended_at: Some(at(until)),
+        }
+    }
+
+    #[test]
+    fn work_that_an_interruption_lost_is_waste_at_the_price_of_spot() {
+        let transitions = [
+            transition("Downloading", 0, 100),
+            transition("Training", 100, 1100),
+            transition("Interrupted", 1100, 1300),
+            transition("Training", 1300, 3300),
+        ];
+        let spot = AttemptRun {
+            purchase_option: PurchaseOption::Spot,
+            training_seconds: Some(3000),
+            billable_seconds: Some(900),
+            ended_at: Some(at(3300)),
+            ..run(&transitions)
         };
+        assert_eq!(wasted(&[spot], &[]), usd(300), "1,000 seconds at 30 %");
+        let checkpoints = [at(900)];
+        let saved = AttemptRun {
+            checkpoints: &checkpoints,
+            ..spot
+        };
+        assert_eq!(wasted(&[saved], &[]), usd(60), "200 seconds at 30 %");
+        let shares = BilledShares::of(&[saved]).unwrap();
+        assert!((shares.wasted - 200.0 / 3300.0).abs() < 1e-9, "{shares:?}");
+        assert!(
+            (shares.training - 2800.0 / 3300.0).abs() < 1e-9,
+            "{shares:?}"
+        );
+    }
+
+    #[test]
+    fn the_shares_of_billed_time_add_up_to_one() {
         let transitions = [
             transition("Downloading", 0, 360),
             transition("Training", 360, 3240),

@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::reference::{self, Reference};
-use super::{Flaw, StepKind, processing, tuning};
+use super::{Flaw, StepKind, processing, purchase, tuning};
 use crate::finding::nearest;
-use crate::money::Usd;
+use crate::money::budget::{least_budget, limit_flaw};
 use crate::sagemaker::is_region;
 use crate::serving::check as serving;
 use crate::spec::labels;
@@ -105,6 +105,7 @@ pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
             ));
         }
         flaws.extend(of_step(step, &pointer));
+        flaws.extend(purchase::condition_flaw(spec, step, &pointer));
         let needs = needs(spec, step, &pointer, &places, &mut flaws);
         graph.needs.push(needs);
         let kind = step.bodies().first().map(|(kind, _)| *kind);
@@ -213,9 +214,9 @@ fn head(spec: &PipelineSpec) -> Vec<Flaw> {
         "give a folder for the outputs",
     );
     add(
-        spec.budget_usd > Usd::ZERO,
+        limit_flaw(spec.budget_usd, least_budget()).is_none(),
         "budget_usd",
-        "must be more than 0",
+        "must be an amount in US dollars from 0.01 to 1000000000, with at most six decimal places",
         "say what all steps may spend together",
     );
     let has_steps = (1..=STEPS_MAX).contains(&spec.steps.len());

@@ -1,10 +1,12 @@
 //! Pipelines: what is wrong with one, what its references mean, and what its steps do next. Pure; the work of a
 //! step goes the way of every experiment.
 
+pub mod budgets;
 pub mod check;
 pub mod decide;
 pub(crate) mod flaws;
 pub mod processing;
+pub mod purchase;
 pub mod reference;
 pub mod tuning;
 

@@ -9,7 +9,8 @@ use crate::ids::{ExperimentId, TrialId};
 use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::number::real;
-use crate::ranking::outcome::Outcome;
+use crate::ranking::outcome::{Outcome, Tokens};
+use crate::ranking::purchase::{Conditions, Purchase, RowName, Wanted, may_buy, names};
 use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation, RunOdds};
 use crate::spec::expectation::Expectation;
 use crate::spec::full_run::FullRunSpec;
@@ -136,47 +137,24 @@ pub fn choose<'a>(
     candidate: Option<&str>,
     option: Option<PurchaseOption>,
 ) -> Result<&'a Ranked, String> {
-    let names = || {
-        let names: Vec<String> = answer
-            .ranked
-            .iter()
-            .map(|row| format!("{} ({})", row.candidate, row.purchase_option.as_str()))
-            .collect();
-        if names.is_empty() {
-            "no trial has been measured".to_owned()
-        } else {
-            format!("measured and ranked are {}", names.join(", "))
-        }
+    let wanted = match candidate {
+        Some(candidate) => Wanted::Named(RowName {
+            candidate,
+            purchase_option: option,
+        }),
+        None => Wanted::First(option),
     };
-    let is_option = |row: &&Ranked| option.is_none_or(|option| row.purchase_option == option);
-    let Some(candidate) = candidate else {
-        let first = answer.ranked.first().filter(is_option);
-        return first
-            .filter(|_| answer.conclusion == Conclusion::Clear)
-            .ok_or_else(|| {
-                format!(
-                    "the answer is \"{}\", which recommends none: name the candidate to run; {}",
-                    answer.headline.trim_end_matches('.'),
-                    names()
-                )
-            });
+    let conditions = Conditions {
+        wanted,
+        at_least: None,
     };
-    let mut rows = answer
-        .ranked
-        .iter()
-        .filter(is_option)
-        .filter(|row| row.candidate == candidate);
-    let row = rows.next().ok_or_else(|| {
-        format!(
-            "{candidate} is not among the ranked candidates: {}",
-            names()
-        )
-    })?;
-    match rows.next() {
-        Some(_) => Err(format!(
-            "{candidate} is ranked on demand and on spot: name the purchase_option"
+    match may_buy(answer, &conditions) {
+        Purchase::Bought(row) => Ok(row),
+        Purchase::Refused { why } => Err(why),
+        Purchase::WaitsForPerson { why } => Err(format!(
+            "{why}: name the candidate to run; {}",
+            names(answer)
         )),
-        None => Ok(row),
     }
 }
 
@@ -215,9 +193,14 @@ const RUNTIME_ROOM: f64 = 1.25;
 /// The longest part of an experiment's name that its full run's has.
 const NAME_CHARS: usize = 80;
 
-/// The spec of a full run: the experiment's, with the chosen candidate alone, all of its tokens, and
-/// limits of its own.
-pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> ExperimentSpec {
+/// The spec of a full run: the experiment's, with the chosen candidate alone, all of its tokens or the most that it may
+/// need to its target loss, and limits of its own.
+pub fn spec(
+    experiment: &ExperimentSpec,
+    row: &Ranked,
+    run: &FullRunSpec,
+    tokens: Tokens,
+) -> ExperimentSpec {
     let mut spec = experiment.clone();
     spec.candidates
         .retain(|candidate| candidate.name == row.candidate);
@@ -225,10 +208,17 @@ pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> Exp
         candidate.purchase_options = vec![row.purchase_option];
         candidate.repeats = 1;
     }
-    if let Some(workload) = &mut spec.workload {
-        workload.trial_tokens = workload.total_tokens;
-        // It is watched to its end, and not only to where the loss is reached.
+    let ends_at_loss = tokens.ends_at_loss();
+    if !ends_at_loss {
+        // It is watched to its end.
         spec.objective.target_loss = None;
+    }
+    if let Some(workload) = &mut spec.workload {
+        workload.trial_tokens = if ends_at_loss {
+            tokens.upper(workload.total_tokens)
+        } else {
+            workload.total_tokens
+        };
         workload.hyperparameters.extend(run.hyperparameters.clone());
     }
     let hours = row
@@ -249,7 +239,12 @@ pub fn spec(experiment: &ExperimentSpec, row: &Ranked, run: &FullRunSpec) -> Exp
             let own: String = experiment.name.chars().take(NAME_CHARS).collect();
             format!("{own}: full run")
         }),
-        stopping_policy: Some(StoppingPolicy::Full),
+        // Alone in its race, it is stopped by nothing but the loss that it has reached.
+        stopping_policy: Some(if ends_at_loss {
+            StoppingPolicy::Race
+        } else {
+            StoppingPolicy::Full
+        }),
         budget_usd: run.budget_usd,
         max_runtime_seconds,
         max_wait_seconds: is_spot.then(|| run.max_wait_seconds.unwrap_or(twice)),

@@ -3,6 +3,7 @@
 pub mod full_run;
 pub mod outcome;
 pub mod posterior;
+pub mod purchase;
 pub mod race;
 pub mod recommend;
 pub mod recommendation;

@@ -11,7 +11,7 @@ use crate::measure::speed::SteppingShare;
 use crate::measure::steady::Steady;
 use crate::money::Usd;
 use crate::money::price::Price;
-use crate::number::{of_items, whole};
+use crate::number::{of_items, real, whole};
 use crate::spec::{ObjectiveSpec, PurchaseOption, WorkloadSpec};
 
 /// The outcome of one trial: the row of the comparison table that ranking needs.
@@ -49,10 +49,22 @@ pub struct Outcome {
     pub wall_seconds: u64,
     /// When the newest checkpoint was written.
     pub checkpoint_at: Option<DateTime<Utc>>,
+    /// When it reached the target loss for good, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reached: Option<Reached>,
     /// All that the trial has cost so far.
     pub cost_usd: Usd,
     /// What it was predicted to cost, to its end.
     pub predicted_usd: Option<Usd>,
+}
+
+/// Where a trial reached the target loss, below which it stayed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Reached {
+    pub at: DateTime<Utc>,
+    pub tokens: f64,
+    /// What the trial had cost by then; empty on spot while it runs.
+    pub usd: Option<Usd>,
 }
 
 /// How long starts on an instance type under a purchase option have waited, from the creation of the
@@ -121,7 +133,7 @@ pub struct Target {
 
 impl Target {
     /// `validation loss 2.1`.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let of = if self.is_validation {
             "validation"
         } else {
@@ -134,6 +146,8 @@ impl Target {
 /// How much the tokens that a run needs to a loss differ from one run to the next, as a standard
 /// deviation: in ten repeats of MLPerf's fine-tuning on one system, 6.4 % at the median.
 const RUN_TO_RUN: f64 = 0.064;
+/// Standard normal quantile of the ends of a 90 % interval.
+const NORMAL_95: f64 = 1.645;
 
 impl Tokens {
     /// Of a full run that trains on all tokens.
@@ -162,6 +176,18 @@ impl Tokens {
         }
     }
 
+    /// The upper end of the 90 % interval of the tokens that the next run needs, and at most all of the workload's.
+    pub fn upper(self, all: u64) -> u64 {
+        let upper = real(self.total) * (NORMAL_95 * self.log_sd()).exp();
+        let upper = whole(upper.ceil()).and_then(|tokens| u64::try_from(tokens).ok());
+        upper.unwrap_or(all).min(all)
+    }
+
+    /// Whether the full run ends at a loss that a trial has reached.
+    pub fn ends_at_loss(self) -> bool {
+        self.target.is_some_and(|target| target.reached_by > 0)
+    }
+
     /// Standard deviation of the logarithm of the tokens that the next run needs.
     pub(super) fn log_sd(self) -> f64 {
         let reached = self.target.map_or(0, |target| target.reached_by);
@@ -178,6 +204,25 @@ impl Outcome {
         let mut findings = self.refusals.iter();
         self.state == TrialState::Refused
             && findings.any(|finding| finding.rule != BUDGET_BELOW_TRIAL)
+    }
+
+    /// Whether a model with the target loss is left of it: it ran to its end, or has saved a checkpoint since.
+    pub(super) fn has_reached_model(&self) -> bool {
+        let Some(reached) = self.reached else {
+            return false;
+        };
+        let is_saved = self.checkpoint_at.is_some_and(|saved| saved >= reached.at);
+        match self.state {
+            TrialState::Completed => true,
+            // One that failed may have left broken checkpoints.
+            TrialState::Failed | TrialState::Refused => false,
+            TrialState::Queued
+            | TrialState::Submitting
+            | TrialState::Running
+            | TrialState::Stopping
+            | TrialState::Parked
+            | TrialState::Stopped => is_saved,
+        }
     }
 
     /// The share of a full run's time that its steps take, if it is known apart.

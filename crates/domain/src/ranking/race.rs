@@ -54,6 +54,9 @@ pub fn stops(
     if policy == StoppingPolicy::Full {
         return Vec::new();
     }
+    if let Some(stops) = reached(outcomes, tokens) {
+        return stops;
+    }
     let answer = recommend(&runnable(outcomes), objective, tokens);
     let mut stops = losers_of(&answer, outcomes, objective, Leader::Measured);
     let choices = choices(&answer);
@@ -78,6 +81,34 @@ pub fn stops(
             .is_some_and(|outcome| !outcome.state.is_terminal())
     });
     stops
+}
+
+/// Once a trial has reached the target loss and saved its model, the question is answered: it stops, and so does
+/// every other. One that saves nothing goes on, since its model is there only at its end.
+fn reached(outcomes: &[Outcome], tokens: Tokens) -> Option<Vec<Stop>> {
+    let target = tokens.target?;
+    let first = outcomes
+        .iter()
+        .find(|outcome| outcome.has_reached_model())?;
+    let living = outcomes.iter().enumerate();
+    let living = living.filter(|(_, outcome)| !outcome.state.is_terminal());
+    let stops = living.map(|(index, outcome)| {
+        let own = outcome.reached.filter(|_| outcome.has_reached_model());
+        let reason = match own {
+            Some(own) => format!(
+                "reached {} after {:.0} million tokens, and has saved a checkpoint since: its model is the answer",
+                target.name(),
+                own.tokens / 1e6
+            ),
+            None => format!(
+                "{} has reached {}, and its model is kept: no run to it is left to buy",
+                first.candidate,
+                target.name()
+            ),
+        };
+        Stop { index, reason }
+    });
+    Some(stops.collect())
 }
 
 /// Whether a trial is of the first, whose place nothing can take any more: it goes on, as the head of

@@ -51,13 +51,13 @@ pub fn recommend(
         .into_iter();
     let mut choices: Vec<(Ranked, Odds)> = ranked.into_iter().zip(odds.by_ref()).collect();
     let rivals: Vec<(usize, Odds)> = places.into_iter().zip(odds).collect();
-    for (place, odds) in &rivals {
-        if let Some(row) = not_ranked.get_mut(*place) {
-            row.odds = Some(run_odds(odds));
-        }
-    }
+    note_odds(&mut not_ranked, &rivals);
     order(&mut choices, objective.minimize);
-    let conclusion = conclude(&choices, &rivals);
+    let reached = reached(outcomes, tokens);
+    let conclusion = match &reached {
+        Some(_) => Conclusion::Reached,
+        None => conclude(&choices, &rivals),
+    };
     let ranked: Vec<Ranked> = choices.into_iter().map(|(row, _)| row).collect();
     let spend = spend(outcomes, ranked.first(), tokens);
     let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective);
@@ -67,7 +67,8 @@ pub fn recommend(
     }
     Recommendation {
         conclusion,
-        headline: wording::headline(conclusion, &ranked, objective, tokens),
+        headline: reached
+            .unwrap_or_else(|| wording::headline(conclusion, &ranked, objective, tokens)),
         reasons,
         basis: wording::basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),
@@ -76,6 +77,26 @@ pub fn recommend(
         spend: Some(spend),
         evidence_sha256: None,
     }
+}
+
+/// Writes the odds of those that are only predicted, by their places.
+fn note_odds(not_ranked: &mut [NotRanked], rivals: &[(usize, Odds)]) {
+    for (place, odds) in rivals {
+        if let Some(row) = not_ranked.get_mut(*place) {
+            row.odds = Some(run_odds(odds));
+        }
+    }
+}
+
+/// What is said where a trial has reached the target loss and left its model: of several, the one that was there for
+/// the least.
+fn reached(outcomes: &[Outcome], tokens: Tokens) -> Option<String> {
+    let target = tokens.target?;
+    let with_model = outcomes.iter().filter(|one| one.has_reached_model());
+    let reached = with_model.filter_map(|one| Some((one, one.reached?)));
+    let (outcome, reached) =
+        reached.min_by_key(|(_, reached)| (reached.usd.is_none(), reached.usd, reached.at))?;
+    Some(wording::reached(outcome, reached, target))
 }
 
 /// What is believed of a choice: as measured, or else as predicted.
@@ -183,8 +204,12 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
             return Err((format!("it has not run: {why}"), None));
         }
         let fix = "let the trial run longer, and check the metric definition for tokens per second";
+        let why = match (&outcome.state, &outcome.reason) {
+            (TrialState::Stopped, Some(reason)) => format!("; it was stopped: {reason}"),
+            (_, _) => String::new(),
+        };
         return Err((
-            "not enough evidence: too few steady-state readings of tokens per second".to_owned(),
+            format!("not enough evidence: too few steady-state readings of tokens per second{why}"),
             Some(fix.to_owned()),
         ));
     };

@@ -18,6 +18,8 @@ pub enum Conclusion {
     Clear,
     /// The first leads, but one of these does not hold.
     Leading,
+    /// A trial has reached the target loss, and its model is kept: nothing is left to buy.
+    Reached,
     /// No candidate, measured or only predicted, stays within the full run's budget and deadline.
     Infeasible,
     NotEnoughEvidence,

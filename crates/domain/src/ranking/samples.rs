@@ -52,6 +52,7 @@ pub(super) fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outc
         billable_seconds: 0,
         wall_seconds: 0,
         checkpoint_at: None,
+        reached: None,
         cost_usd: Usd::ZERO,
         predicted_usd: None,
         expected_wait: None,

@@ -1,9 +1,10 @@
 //! The recommendation in words. It decides nothing.
 
+use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::number::real;
-use crate::ranking::outcome::{Outcome, Target, Tokens};
+use crate::ranking::outcome::{Outcome, Reached, Target, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
 use crate::ranking::spend::{self, Worth};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
@@ -55,6 +56,7 @@ pub(super) fn headline(
                 first.projected_hours
             )
         }
+        (Conclusion::Reached, _) => "A trial has reached the target loss.".to_owned(),
         (Conclusion::Infeasible, Some(first)) => format!(
             "No candidate meets the full run's limits; the closest is {}, {} in {:.1} h (projected).",
             name(first),
@@ -63,6 +65,29 @@ pub(super) fn headline(
         ),
         _ => "Not enough evidence to recommend an instance.".to_owned(),
     }
+}
+
+/// The conclusion where a trial has the model already.
+pub(super) fn reached(outcome: &Outcome, reached: Reached, target: Target) -> String {
+    let Outcome {
+        trial_id,
+        candidate,
+        instance_type,
+        ..
+    } = outcome;
+    let name = target.name();
+    let what = if outcome.state == TrialState::Completed {
+        "its model"
+    } else {
+        "its newest checkpoint"
+    };
+    let cost = reached
+        .usd
+        .map_or_else(String::new, |usd| format!(" and {usd}"));
+    format!(
+        "Reached: {name}, on {instance_type} ({candidate}) after {:.0} million tokens{cost}. Here is its model: {what}, of {trial_id}. No run to {name} is left to buy.",
+        reached.tokens / 1e6
+    )
 }
 
 /// What the conclusion rests on, and what is missing for a purchase.
@@ -346,7 +371,7 @@ fn towards(target: Target, tokens: Tokens) -> String {
             format!("{name} was not reached, the least is {least:.4}: {of_all}")
         }
         (count, _) => format!(
-            "measured: {name} was reached after {:.0} million tokens ({count} of {} trials, five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). The script must stop there by itself: a full run is planned for all tokens. One whose learning rate follows its length has another curve in a longer run",
+            "measured: {name} was reached after {:.0} million tokens ({count} of {} trials, five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). A full run is stopped there, and is planned for the upper end of what it may need. One whose learning rate follows its length has another curve in a longer run",
             real(tokens.total) / 1e6,
             target.trials
         ),

@@ -13,6 +13,7 @@ pub mod processing;
 pub mod quota;
 pub mod request;
 pub mod requested;
+pub mod schedule;
 pub mod tuning;
 
 /// Whether a text looks like the name of a region, such as `us-east-1`.

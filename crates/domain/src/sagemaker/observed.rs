@@ -18,6 +18,8 @@ pub enum JobStatus {
     Failed,
     Stopping,
     Stopped,
+    /// It is over, and its record is being removed. SageMaker deletes only what is over.
+    Deleting,
     Unknown(String),
 }
 
@@ -29,13 +31,17 @@ impl JobStatus {
             "Failed" => Self::Failed,
             "Stopping" => Self::Stopping,
             "Stopped" => Self::Stopped,
+            "Deleting" | "DeleteFailed" => Self::Deleting,
             other => Self::Unknown(other.to_owned()),
         }
     }
 
     /// Whether the job is over: no other status follows.
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Stopped)
+        matches!(
+            self,
+            Self::Completed | Self::Failed | Self::Stopped | Self::Deleting
+        )
     }
 
     pub fn as_str(&self) -> &str {
@@ -45,6 +51,7 @@ impl JobStatus {
             Self::Failed => "Failed",
             Self::Stopping => "Stopping",
             Self::Stopped => "Stopped",
+            Self::Deleting => "Deleting",
             Self::Unknown(text) => text,
         }
     }
@@ -151,6 +158,16 @@ impl Transition {
 impl ObservedJob {
     pub fn phase(&self) -> JobPhase {
         JobPhase::of(&self.secondary_status)
+    }
+
+    /// How it ended, if it did: of a job that is being deleted, its secondary status still tells.
+    pub fn outcome(&self) -> JobStatus {
+        let ended = JobStatus::parse(&self.secondary_status);
+        if self.status == JobStatus::Deleting && ended.is_over() {
+            ended
+        } else {
+            self.status.clone()
+        }
     }
 
     /// A job of which nothing is known but its name and status.
@@ -315,4 +332,21 @@ pub struct Actual {
     /// EndpointConfigName of an endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_name: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_record_is_being_deleted_ended_as_its_secondary_status_says() {
+        let at = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let outcome = |status: &str, secondary: &str| {
+            ObservedJob::sample("job_1", JobStatus::parse(status), secondary, at).outcome()
+        };
+        assert_eq!(outcome("Deleting", "Completed"), JobStatus::Completed);
+        assert_eq!(outcome("DeleteFailed", "Failed"), JobStatus::Failed);
+        assert!(outcome("Deleting", "Gone").is_over());
+        assert_eq!(outcome("InProgress", "Completed"), JobStatus::InProgress);
+    }
 }

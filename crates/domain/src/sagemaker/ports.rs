@@ -18,6 +18,7 @@ use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::quota::Quota;
 use crate::sagemaker::request::TrainingJobRequest;
+use crate::sagemaker::schedule::ScheduledEnd;
 use crate::sagemaker::tuning::{TunedTrial, TuningJobRequest};
 use crate::spec::pipeline::serving::SmokeTest;
 
@@ -104,6 +105,19 @@ pub trait Endpoints: Send + Sync {
     async fn delete_model(&self, name: &str) -> Result<(), AwsError>;
     /// Sends a request to an endpoint that serves, and returns the answer, at most [`ANSWER_MAX`] bytes of it.
     async fn invoke(&self, name: &str, test: &SmokeTest) -> Result<Vec<u8>, AwsError>;
+}
+
+/// One-time schedules at AWS that end jobs which SageMaker itself never ends. A schedule has the name of its job, and
+/// is gone once it has ended it.
+#[async_trait]
+pub trait Schedules: Send + Sync {
+    /// Returns its ARN.
+    async fn create(&self, end: &ScheduledEnd) -> Result<String, AwsError>;
+    /// Moves one that exists, and returns its ARN.
+    async fn update(&self, end: &ScheduledEnd) -> Result<String, AwsError>;
+    /// `None` if the schedule of that name does something else.
+    async fn get(&self, job_name: &str) -> Result<Option<ScheduledEnd>, AwsError>;
+    async fn delete(&self, job_name: &str) -> Result<(), AwsError>;
 }
 
 /// Bytes of an endpoint's answer that are read.

@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod decide;
+pub mod scheduled_end;
 
 use std::fmt;
 
@@ -71,6 +72,14 @@ pub struct EndpointNews {
     pub state: EndpointState,
     /// Why; of one that runs out, when it is deleted.
     pub reason: String,
+}
+
+impl EndpointNews {
+    /// Says when it is deleted.
+    pub(crate) fn expires(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, reason, .. } = self;
+        write!(f, "endpoint {name} runs out: it is deleted at {reason}")
+    }
 }
 
 impl fmt::Display for EndpointNews {

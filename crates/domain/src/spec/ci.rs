@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::money::Usd;
+
 /// Which deliveries start a template, and with what.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateSettings {
@@ -18,9 +20,27 @@ pub struct TemplateSettings {
     /// Hyperparameters of a trigger that names none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hyperparameters: BTreeMap<String, String>,
+    /// The repository whose webhooks start it, as its host names it: `owner/name`, or its number. When absent, that of the
+    /// first webhook that starts something; those of others are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// Whether a newer commit of a branch ends the runs of earlier ones that have no verdict yet: their experiments are
+    /// cancelled. When absent, on all branches but the gate's baseline branch, whose commits are all measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersede: Option<bool>,
     /// What its runs are held to. Without it, a run passes if no trial has failed and one has completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateSettings>,
+    /// Runs that may be under way at once, 1 to 1000; 10 when absent. Further ones wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs_at_once: Option<u32>,
+    /// Dollars that its runs may have reserved and settled on a day (UTC); ten times its experiment's budget when absent.
+    /// A run that does not fit is refused: its verdict is `error`, with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usd_per_day: Option<Usd>,
+    /// Likewise in a calendar month (UTC); a hundred times its experiment's budget when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usd_per_month: Option<Usd>,
 }
 
 named! {

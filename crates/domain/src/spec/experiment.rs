@@ -90,6 +90,17 @@ pub enum StoppingPolicy {
     Full,
 }
 
+/// What becomes of a trial that teaches nothing: none of its patterns meets a line of its log, or its loss is no number
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoReadings {
+    /// An alarm is raised and it is stopped; where its patterns met no line, those that wait do not start.
+    #[default]
+    Stop,
+    /// An alarm is raised, and it goes on.
+    Alarm,
+}
+
 /// How the recommendation ranks candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ObjectiveSpec {
@@ -102,8 +113,8 @@ pub struct ObjectiveSpec {
     pub full_run_deadline_hours: Option<f64>,
     /// A loss to project to (of validation if the workload reports it, or else of training): hours and
     /// dollars of the full run are those until its trials reached it, or of all `total_tokens` while
-    /// none has. No job is stopped there: the script must, or the full run trains, and is budgeted for,
-    /// all tokens.
+    /// none has. A trial or full run that has reached it and saved a checkpoint since is stopped (unless every
+    /// trial runs to its end), and its model is the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_loss: Option<f64>,
 }
@@ -144,6 +155,9 @@ pub struct ExperimentSpec {
     /// choice have none, and ran in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopping_policy: Option<StoppingPolicy>,
+    /// What becomes of a trial that teaches nothing after ten minutes of training; `stop` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_readings: Option<NoReadings>,
     /// Hard cap on what this experiment may spend.
     pub budget_usd: Usd,
     /// The longest a trial may train, SageMaker's MaxRuntimeInSeconds.

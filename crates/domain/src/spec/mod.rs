@@ -17,8 +17,8 @@ mod workload;
 
 pub(crate) use self::experiment::DEADLINE_HOURS_DEFAULT;
 pub use self::experiment::{
-    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, ObjectiveSpec, PRIORITY_MAX,
-    PurchaseOption, StoppingPolicy, deadline_after,
+    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, NoReadings, ObjectiveSpec,
+    PRIORITY_MAX, PurchaseOption, StoppingPolicy, deadline_after,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};

@@ -1,6 +1,7 @@
 //! Rules on one candidate: its instance type, whether its configuration can run on that hardware,
 //! and whether its cost can be bounded. How it is split over accelerators: [`split`].
 
+mod checkpoints;
 mod split;
 
 use bakeoff_domain::catalog::model::is_sound;
@@ -84,6 +85,7 @@ pub(super) fn check(
     }
     if let Some(candidate) = Candidate::of(spec, candidate) {
         of_workload(spec, candidate, instance, known.calibration, &at, findings);
+        checkpoints::interval(spec, candidate, instance, known, findings);
     }
 }
 

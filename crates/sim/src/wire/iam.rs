@@ -34,7 +34,7 @@ fn get_role(setup: &Setup, account: &str, form: &Form) -> Response {
         let message = format!("The role with name {name} cannot be found.");
         return query::error(404, "NoSuchEntity", &message);
     }
-    let trust = query::percent_encoded(&setup.trust_policy().to_string());
+    let trust = query::percent_encoded(&setup.trust_policy(name).to_string());
     query::answer(
         "GetRole",
         NAMESPACE,

@@ -11,6 +11,7 @@ mod processing;
 mod query;
 pub(crate) mod s3;
 mod sagemaker;
+mod scheduler;
 mod setup;
 mod sts;
 
@@ -21,7 +22,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use bakeoff_domain::clock;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
@@ -48,6 +49,7 @@ pub(crate) fn router(region: Region) -> Router {
         )
         .route("/BatchGetMetrics", post(iterations))
         .route("/endpoints/{name}/invocations", post(kinds::invoke))
+        .route("/schedules/{name}", any(scheduler::schedule))
         .route("/_sim/record", get(record))
         .route("/_sim/requests/{name}", get(request))
         .route("/_sim/points/{name}", get(points))

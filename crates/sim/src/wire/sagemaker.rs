@@ -174,11 +174,18 @@ fn stop(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Re
     Ok(json!({}))
 }
 
-/// Sometimes replaces the status with one that no SDK knows.
+/// Sometimes replaces the status with one that no SDK knows, or shows a job that is over as being deleted.
 fn odd(world: &mut World, mut entry: Value) -> Value {
     if world.happens(world.faults.odd_status, "odd_status") {
         entry["TrainingJobStatus"] = json!("Hibernating");
         entry["SecondaryStatus"] = json!("Dreaming");
+    }
+    let is_over = matches!(
+        entry["TrainingJobStatus"].as_str(),
+        Some("Completed" | "Failed" | "Stopped")
+    );
+    if is_over && world.happens(world.faults.deleting, "deleting") {
+        entry["TrainingJobStatus"] = json!("Deleting");
     }
     entry
 }

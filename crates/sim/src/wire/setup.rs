@@ -69,6 +69,7 @@ pub(super) fn authorized(region: &Region, service: &str, operation: &str) -> Res
         "ServiceQuotasV20190624" => "servicequotas",
         "AWSPriceListService" => "pricing",
         "AmazonEC2ContainerRegistry_V20150921" => "ecr",
+        "Scheduler" => "scheduler",
         _ => return Ok(()),
     };
     let action = format!("{prefix}:{operation}");

@@ -40,6 +40,8 @@ pub struct Attempt {
     pub is_compared: bool,
     /// When the newest checkpoint was written, as last seen.
     pub checkpoint_at: Option<DateTime<Utc>>,
+    /// When its checkpoints were written, as far as they tell what interruptions lost.
+    pub checkpoint_times: Vec<DateTime<Utc>>,
     /// While the job trains: start of the current uninterrupted training.
     pub training_since: Option<DateTime<Utc>>,
     /// SageMaker's LastModifiedTime, as last seen.
@@ -85,6 +87,7 @@ pub(super) struct AttemptRow {
     pub(super) ended_at: Option<DateTime<Utc>>,
     pub(super) is_compared: bool,
     pub(super) checkpoint_at: Option<DateTime<Utc>>,
+    pub(super) checkpoint_times: Vec<DateTime<Utc>>,
     pub(super) training_since: Option<DateTime<Utc>>,
     pub(super) modified_at: Option<DateTime<Utc>>,
     pub(super) delete_asked_at: Option<DateTime<Utc>>,
@@ -140,6 +143,7 @@ impl Attempt {
             ended_at: row.ended_at,
             is_compared: row.is_compared,
             checkpoint_at: row.checkpoint_at,
+            checkpoint_times: row.checkpoint_times,
             training_since: row.training_since,
             modified_at: row.modified_at,
             delete_asked_at: row.delete_asked_at,

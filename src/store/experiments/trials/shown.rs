@@ -123,7 +123,7 @@ impl Store {
                       j.reserved_training_usd, j.reserved_metrics_usd, j.quarantine_until, j.absent, j.postponed,
                       j.job_status, j.secondary_status, j.failure_reason, j.transitions::text AS "transitions!",
                       j.training_seconds, j.billable_seconds, j.billing_estimated, j.metrics_requested, j.planned_at,
-                      j.started_at, j.ended_at, j.is_compared, j.checkpoint_at,
+                      j.started_at, j.ended_at, j.is_compared, j.checkpoint_at, j.checkpoint_times,
                       greatest(j.started_at, j.modified_at) AS training_since, j.modified_at
                FROM trials t JOIN jobs j ON j.trial_id = t.id
                WHERE t.id = $1 AND t.project_id = $2
@@ -185,6 +185,7 @@ struct ShownRow {
     ended_at: Option<DateTime<Utc>>,
     is_compared: bool,
     checkpoint_at: Option<DateTime<Utc>>,
+    checkpoint_times: Vec<DateTime<Utc>>,
     training_since: Option<DateTime<Utc>>,
     modified_at: Option<DateTime<Utc>>,
 }
@@ -234,6 +235,7 @@ impl ShownRow {
             ended_at: self.ended_at,
             is_compared: self.is_compared,
             checkpoint_at: self.checkpoint_at,
+            checkpoint_times: self.checkpoint_times,
             training_since: self.training_since,
             modified_at: self.modified_at,
             delete_asked_at: None,

@@ -15,6 +15,10 @@ use crate::process::{Signal, signal, spawn};
 use crate::stack::kill;
 use crate::storm::client::strangers_job;
 
+/// How long nobody is there, and how long the replicas need to come up after it.
+const AWAY: Duration = Duration::from_secs(12);
+const BACK: Duration = Duration::from_secs(3);
+
 impl Stage {
     /// Kills a replica (`kill -9`) and starts it again soon after, with a shifted clock if
     /// requested.
@@ -43,6 +47,20 @@ impl Stage {
         replica.continue_at = None;
         replica.clock_shift = clock_shift;
         replica.restart_at = Some(Instant::now() + Duration::from_millis(100));
+    }
+
+    /// Kills all replicas, which stay away for longer than any reservation has slack: an hour of the region's time. What
+    /// bills by itself must have an end that needs none of them.
+    pub(in crate::storm) fn go_away(&mut self) {
+        for index in 0..self.replicas.len() {
+            self.kill_replica(index, 0);
+            if let Some(replica) = self.replicas.get_mut(index) {
+                replica.restart_at = replica.restart_at.map(|at| at + AWAY);
+            }
+        }
+        let now = SystemTime::now();
+        self.upgrades.push((now, now + AWAY + BACK));
+        *self.blows.entry("away").or_default() += 1;
     }
 
     /// Stops a replica (SIGSTOP), to be continued later.

@@ -5,10 +5,12 @@ use serde_json::Value;
 
 /// What the service has recorded for one attempt.
 #[derive(Default)]
-pub(super) struct Booked {
+pub(in crate::storm) struct Booked {
     pub(super) experiment: usize,
     /// Cost of its job and pool, millionths of a dollar.
     pub(super) usd: i64,
+    /// The most that its job, pool and volumes may cost, as it was reserved, millionths of a dollar.
+    pub(super) reserved: i64,
     /// Cost of reading its metrics, millionths of a dollar.
     pub(super) metrics_usd: i64,
     /// When it was declared to have no job, or no longer to have one.
@@ -20,9 +22,23 @@ pub(super) struct Booked {
 }
 
 impl Booked {
-    /// Adds an entry that was paid.
-    pub(super) fn add(&mut self, entry: &Value) {
+    /// Of a job that belongs to none of the experiments submitted.
+    pub(in crate::storm) fn of_step() -> Self {
+        Self {
+            experiment: usize::MAX,
+            ..Self::default()
+        }
+    }
+
+    /// Adds an entry that was reserved or paid.
+    pub(in crate::storm) fn add(&mut self, entry: &Value) {
         let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));
+        if entry["kind"] == "reserved" && entry["component"] != "cloudwatch" {
+            self.reserved += usd;
+        }
+        if entry["kind"] != "settled" && entry["kind"] != "adjusted" {
+            return;
+        }
         self.entries.push(format!(
             "{} {}",
             text(&entry["recorded_at"]),

@@ -437,6 +437,35 @@ pub(super) fn left_open(stage: &Stage, ground: &Ground, verdict: &mut Verdict) {
     }
 }
 
+/// Counts attempts with more than one job, and trials with two jobs at a time.
+pub(super) fn duplicates(jobs: &[Value], verdict: &mut Verdict) {
+    let mut of_attempt: BTreeMap<String, u32> = BTreeMap::new();
+    let mut of_trial: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for job in jobs {
+        *of_attempt.entry(text(&job["attempt"])).or_default() += 1;
+        let end = job["ended_at"].as_str().unwrap_or("9999").to_owned();
+        of_trial
+            .entry(text(&job["trial"]))
+            .or_default()
+            .push((text(&job["created_at"]), end));
+    }
+    verdict.duplicates +=
+        u32::try_from(of_attempt.values().filter(|count| **count > 1).count()).unwrap_or(u32::MAX);
+    for (trial, mut lives) in of_trial {
+        lives.sort();
+        let overlaps = lives
+            .windows(2)
+            .filter(|pair| matches!(pair, [first, second] if second.0 < first.1))
+            .count();
+        if overlaps > 0 {
+            verdict
+                .notes
+                .push(format!("{trial} had two jobs at a time: {lives:?}"));
+        }
+        verdict.duplicates += u32::try_from(overlaps).unwrap_or(u32::MAX);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

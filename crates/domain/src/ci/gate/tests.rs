@@ -271,7 +271,7 @@ fn a_regression_is_confirmed() {
     assert!(
         alone
             .summary()
-            .ends_with("than 10 earlier, in one trial alone"),
+            .ends_with("against 10 earlier, limit 3 %: cannot tell yet, since one trial alone is worse; another trial of the commit settles it"),
         "{}",
         alone.summary()
     );
@@ -436,8 +436,23 @@ fn a_verdict_is_said_in_one_line() {
     );
     let open = said(&[1.04], &like(&[1.0]));
     assert!(
-        open.chars().count() <= 140 && open.starts_with("inconclusive: g5: $2.0800"),
+        open.starts_with("inconclusive: g5: $2.0800 per million tokens, change +4.0 % (")
+            && open.ends_with("since trials are taken to differ by 3.0 % until more are known; 4 more trials would show how much they do"),
         "{open}"
+    );
+    // No direction is claimed while the interval holds both.
+    let equal = said(&[1.0], &like(&[0.95, 1.05, 0.97, 1.03, 1.0, 1.0]));
+    assert!(
+        equal.contains("change +0.1 % (-") && !equal.contains("dearer"),
+        "{equal}"
+    );
+    assert!(
+        equal.contains("cannot tell yet, since trials differ by 3."),
+        "{equal}"
+    );
+    assert!(
+        equal.contains("more trials of the commit and as many of the baseline"),
+        "{equal}"
     );
     let failed = Unmeasured {
         candidate: "p5".into(),
@@ -445,5 +460,7 @@ fn a_verdict_is_said_in_one_line() {
         has_failed: true,
     };
     let line = judge(Some(&gate), &[], vec![failed], &like(&[])).summary();
-    assert!(line.starts_with("error: p5 was not measured: xxx") && line.chars().count() == 140);
+    assert!(line.starts_with("error: p5 was not measured: xxx") && line.chars().count() > 300);
+    let ended = Judgement::ended("superseded by b00b1e5d7e55").summary();
+    assert_eq!(ended, "superseded by b00b1e5d7e55");
 }

@@ -13,6 +13,7 @@ fn any_seen() -> impl Strategy<Value = Seen> {
         Just(JobStatus::Completed),
         Just(JobStatus::Stopped),
         Just(JobStatus::Failed),
+        Just(JobStatus::Deleting),
         Just(JobStatus::Unknown("New".into())),
     ];
     prop_oneof![

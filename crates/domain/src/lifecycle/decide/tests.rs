@@ -26,6 +26,7 @@ pub(super) fn attempt(state: AttemptState) -> AttemptFacts {
         runtime_limit: None,
         look_every: None,
         waits: Vec::new(),
+        ends_at: None,
     }
 }
 

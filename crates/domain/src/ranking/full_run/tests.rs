@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::ranking::outcome::{Tokens, Wait};
+use crate::ranking::outcome::{Target, Tokens, Wait};
 use crate::ranking::recommend::recommend;
 use crate::ranking::samples::{cheapest, steady, waiting};
 use crate::spec::full_run::Choice;
@@ -122,7 +122,7 @@ fn its_spec_is_the_winner_alone_with_all_tokens_and_limits_of_its_own() {
         hyperparameters: BTreeMap::from([("epochs".to_owned(), "3".to_owned())]),
         ..FullRunSpec::of(Choice::default(), Usd(900.into()))
     };
-    let full = spec(&experiment, row, &asked);
+    let full = spec(&experiment, row, &asked, TOKENS);
     let names: Vec<&str> = full
         .candidates
         .iter()
@@ -195,7 +195,7 @@ fn on_spot_it_may_wait_as_long_as_it_runs_and_never_beyond_28_days() {
         max_runtime_seconds: Some(2_000_000),
         ..FullRunSpec::of(Choice::default(), Usd(900.into()))
     };
-    let full = spec(&experiment(), row, &asked);
+    let full = spec(&experiment(), row, &asked, TOKENS);
     assert_eq!(
         (full.max_runtime_seconds, full.max_wait_seconds),
         (2_000_000, Some(2_419_200))
@@ -339,4 +339,30 @@ fn a_run_is_planned_without_its_wait() {
     let high = |row: &Ranked| row.odds.as_ref().unwrap().hours_high;
     assert!((high(&training) - high(&ready)).abs() < 0.01);
     assert!((high(&row) - high(&training) - 20.0).abs() < 1e-6);
+}
+
+/// The most that it may need to the loss, and never more than there is; it is stopped there.
+#[test]
+fn a_run_to_a_loss_is_planned_for_the_upper_end_of_its_tokens() {
+    let (experiment, answer) = (experiment(), clear());
+    let row = choose(&answer, None, None).unwrap();
+    let asked = FullRunSpec::of(Choice::default(), Usd(900.into()));
+    let of = |reached: &[f64]| {
+        let target = Target {
+            loss: 2.7,
+            is_validation: true,
+            trials: 2,
+            reached_by: 0,
+            least: Some(2.69),
+        };
+        let full = spec(&experiment, row, &asked, TOKENS.towards(target, reached));
+        let trial_tokens = full.workload.as_ref().unwrap().trial_tokens;
+        (trial_tokens, full.stopping_policy)
+    };
+    let race = Some(StoppingPolicy::Race);
+    let (tokens, policy) = of(&[100e6]);
+    assert!((114_000_000..120_000_000).contains(&tokens), "{tokens}");
+    assert_eq!(policy, race);
+    assert_eq!(of(&[350e6]), (360_000_000, race));
+    assert_eq!(of(&[]), (360_000_000, Some(StoppingPolicy::Full)));
 }

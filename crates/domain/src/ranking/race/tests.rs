@@ -4,6 +4,8 @@ use chrono::{DateTime, TimeDelta};
 
 use super::*;
 use crate::lifecycle::state::TrialState;
+use crate::ranking::outcome::{Reached, Target};
+use crate::ranking::recommendation::Conclusion;
 use crate::ranking::samples::{cheapest, steady, waiting};
 
 const TOKENS: Tokens = Tokens {
@@ -190,4 +192,60 @@ fn nothing_is_given_up_for_what_cannot_run() {
     let mut allowed = trials.clone();
     allowed[0].state = TrialState::Queued;
     assert_eq!(lost(&allowed), 2);
+}
+
+/// A trial that has reached the target loss, and saved a checkpoint so many minutes after.
+fn reached(candidate: &str, saved_after: Option<i64>) -> Outcome {
+    let at = DateTime::UNIX_EPOCH + TimeDelta::minutes(40);
+    Outcome {
+        reached: Some(Reached {
+            at,
+            tokens: 20e6,
+            usd: None,
+        }),
+        checkpoint_at: saved_after.map(|minutes| at + TimeDelta::minutes(minutes)),
+        ..running(candidate, 60, 30_000.0)
+    }
+}
+
+#[test]
+fn a_model_with_the_target_loss_stops_every_trial_and_is_the_answer() {
+    let target = Target {
+        loss: 2.7,
+        is_validation: true,
+        trials: 2,
+        reached_by: 0,
+        least: Some(2.69),
+    };
+    let tokens = TOKENS.towards(target, &[20e6]);
+    let stopped = |first: Outcome, policy: StoppingPolicy| {
+        let trials = [first, coarse("b", 60, 29_000.0)];
+        let answer = recommend(&trials, &cheapest(), tokens);
+        let stops = stops(&trials, policy, &cheapest(), tokens, true);
+        let reasons: Vec<String> = stops.into_iter().map(|stop| stop.reason).collect();
+        (answer, reasons)
+    };
+    let (answer, reasons) = stopped(reached("a", Some(5)), StoppingPolicy::Race);
+    assert_eq!(answer.conclusion, Conclusion::Reached);
+    assert!(
+        answer
+            .headline
+            .contains("Here is its model: its newest checkpoint"),
+        "{}",
+        answer.headline
+    );
+    assert!(
+        reasons.len() == 2
+            && reasons[0].starts_with("reached validation loss 2.7")
+            && reasons[1].starts_with("a has reached"),
+        "{reasons:?}"
+    );
+    // One that has not saved it goes on.
+    for saved in [None, Some(-5)] {
+        let (answer, reasons) = stopped(reached("a", saved), StoppingPolicy::Race);
+        assert_ne!(answer.conclusion, Conclusion::Reached);
+        assert!(reasons.is_empty(), "{reasons:?}");
+    }
+    let (_, reasons) = stopped(reached("a", Some(5)), StoppingPolicy::Full);
+    assert!(reasons.is_empty(), "{reasons:?}");
 }

@@ -64,6 +64,7 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         billable_seconds: seconds,
         wall_seconds: seconds,
         checkpoint_at: None,
+        reached: None,
         cost_usd: Usd::ZERO,
         predicted_usd: None,
         expected_wait: None,

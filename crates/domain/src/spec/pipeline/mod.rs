@@ -47,6 +47,11 @@ pub struct StepSpec {
     /// Steps that must have completed before, beside those that it refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
+    /// From which P(best) it acts on an answer that only leads: a `full_run` without a candidate of a person's, or a
+    /// reference to the winner of a comparison. Without it the answer must be clear, and what is provisional is never
+    /// bought: the step waits for a person to approve a candidate.
+    #[serde(default, rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<PurchaseCondition>,
     /// How often it is tried again when it fails, 0 to 5. Failures of AWS itself are retried without it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retries: u32,
@@ -86,6 +91,14 @@ pub struct StepSpec {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+/// When a step acts on an answer without a person
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PurchaseCondition {
+    /// The least P(best) of the first row, above 0 and at most 1.
+    pub at_least: f64,
 }
 
 /// A SageMaker processing job

@@ -1,0 +1,86 @@
+//! API views of what a pipeline's step asks of a person before it buys.
+
+use bakeoff_domain::event::{DecidedPurchase, WaitingPurchase};
+use bakeoff_domain::ids::PipelineId;
+use bakeoff_domain::spec::PurchaseOption;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a person lets a waiting step buy
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovePurchase {
+    /// A ranked candidate of the answer that the step waits for. `${….winner…}` stands for it from now on.
+    pub candidate: String,
+    /// Needed only where the candidate is ranked under both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purchase_option: Option<PurchaseOption>,
+}
+
+/// Why a person lets a waiting step buy nothing; all of it may be left out
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct RefusePurchase {
+    /// At most 1,000 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A step that waits for a person
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = WaitingPurchase)]
+pub struct WaitingPurchaseView {
+    pub pipeline_id: PipelineId,
+    pub step: String,
+    /// The first row of the answer.
+    pub candidate: String,
+    pub reason: String,
+}
+
+impl From<WaitingPurchase> for WaitingPurchaseView {
+    fn from(waiting: WaitingPurchase) -> Self {
+        let WaitingPurchase {
+            pipeline_id,
+            step,
+            candidate,
+            reason,
+        } = waiting;
+        Self {
+            pipeline_id,
+            step,
+            candidate,
+            reason,
+        }
+    }
+}
+
+/// What a person has decided
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = DecidedPurchase)]
+pub struct DecidedPurchaseView {
+    pub pipeline_id: PipelineId,
+    pub step: String,
+    /// What is bought; empty if nothing is.
+    pub candidate: Option<String>,
+    /// The API key.
+    pub by: String,
+    pub reason: Option<String>,
+}
+
+impl From<DecidedPurchase> for DecidedPurchaseView {
+    fn from(decided: DecidedPurchase) -> Self {
+        let DecidedPurchase {
+            pipeline_id,
+            step,
+            candidate,
+            by,
+            reason,
+        } = decided;
+        Self {
+            pipeline_id,
+            step,
+            candidate,
+            by,
+            reason,
+        }
+    }
+}

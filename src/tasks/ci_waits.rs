@@ -1,0 +1,110 @@
+//! Ends the waits of CI runs that their experiments do not end: shows that one is paused or waits for its image, gives up
+//! one that stays paused, and ends those that a newer commit of their branch has taken the place of.
+
+use bakeoff_domain::ci::gate::Judgement;
+use bakeoff_domain::ids::{CiRunId, ProjectId};
+use chrono::TimeDelta;
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::ci::runs::NewVerdict;
+use crate::store::ci::waits::{SupersededRun, WaitingRun};
+use crate::store::experiments::lifecycle::ExperimentCommand;
+
+/// Runs read per page.
+const PAGE: usize = 20;
+/// How long a paused run stays pending: long enough for somebody to come to work, and CI does not wait for ever.
+const PAUSED_MAX: TimeDelta = TimeDelta::hours(24);
+
+/// Runs one tick; returns how many runs have changed.
+pub async fn tick(app: &App) -> Result<usize, StoreError> {
+    Ok(superseded(app).await? + waiting(app).await?)
+}
+
+async fn superseded(app: &App) -> Result<usize, StoreError> {
+    let (mut done, mut after) = (0, None);
+    loop {
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = app.store.superseded_ci_runs(after, limit).await?;
+        for one in &page {
+            app.pulse.beat();
+            // A run that cannot be read must not hold up the others.
+            match end_superseded(app, *one).await {
+                Ok(is_done) => done += usize::from(is_done),
+                Err(error) => {
+                    tracing::error!(%error, run = %one.run, "ending a superseded run failed");
+                }
+            }
+        }
+        after = page.last().map(|one| one.run);
+        if page.len() < PAGE {
+            return Ok(done);
+        }
+    }
+}
+
+/// Its experiment is cancelled first: what has a verdict is not looked at again.
+async fn end_superseded(app: &App, one: SupersededRun) -> Result<bool, StoreError> {
+    let now = app.clock.now();
+    let cancel = ExperimentCommand::Cancel;
+    let is_cancelled = app.store.command(one.project, one.experiment, cancel, now);
+    if is_cancelled.await? {
+        app.wake_schedulers();
+    }
+    let Some(run) = app.store.ci_run(one.project, one.run).await? else {
+        return Ok(false);
+    };
+    let newer = run.newer_commit.as_deref().unwrap_or("a newer commit");
+    end(app, one.project, one.run, format!("superseded by {newer}")).await
+}
+
+async fn waiting(app: &App) -> Result<usize, StoreError> {
+    let (mut done, mut after) = (0, None);
+    let paused_before = app.clock.now() - PAUSED_MAX;
+    loop {
+        let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
+        let page = app
+            .store
+            .waiting_ci_runs(paused_before, after, limit)
+            .await?;
+        for one in &page {
+            app.pulse.beat();
+            match wait(app, one).await {
+                Ok(is_done) => done += usize::from(is_done),
+                Err(error) => {
+                    tracing::error!(%error, run = %one.run, "a CI run's wait was not shown");
+                }
+            }
+        }
+        after = page.last().map(|one| one.run);
+        if page.len() < PAGE {
+            return Ok(done);
+        }
+    }
+}
+
+async fn wait(app: &App, one: &WaitingRun) -> Result<bool, StoreError> {
+    if one.kind != one.shown {
+        return app.store.note_wait(one, app.clock.now()).await;
+    }
+    let why = one.paused_reason.as_deref().unwrap_or_default();
+    let hours = PAUSED_MAX.num_hours();
+    let why = format!(
+        "error: not measured, paused for {hours} h ({why}): resume the experiment, and measure the commit again with bakeoff gate --again"
+    );
+    end(app, one.project, one.run, why).await
+}
+
+/// Ends a run without a figure.
+async fn end(app: &App, project: ProjectId, run: CiRunId, why: String) -> Result<bool, StoreError> {
+    let Some(run) = app.store.ci_run(project, run).await? else {
+        return Ok(false);
+    };
+    let judgement = Judgement::ended(why);
+    let new = NewVerdict {
+        readings: &Vec::new(),
+        judgement: &judgement,
+        is_accepted: false,
+    };
+    app.store.decide_ci_run(&run, new, app.clock.now()).await
+}

@@ -1,0 +1,142 @@
+//! Keeps the end that a serving endpoint has at AWS as it should be: moved to the end of its time to live, moved on
+//! each extension, after that is reserved, and looked at now and then. What is done is decided by
+//! [`bakeoff_domain::serving::scheduled_end`].
+
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd};
+use bakeoff_domain::serving::scheduled_end::{EndStep, NO_END, decide_end, no_end};
+use chrono::{DateTime, Utc};
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::endpoints::{EndTrouble, Endpoint, WhichEndpoints};
+use crate::tasks::confirm_account;
+
+/// Does what is to be done about the end of an endpoint; false if it must be tried again soon.
+pub(super) async fn keep(
+    app: &App,
+    endpoint: &Endpoint,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let role = app.settings.scheduler_role_arn.as_ref();
+    let (Some(job_name), Some(role_arn)) = (endpoint.job_name.clone(), role.cloned()) else {
+        return Ok(true);
+    };
+    let end = |at| ScheduledEnd {
+        action: ScheduledAction::DeleteEndpoint,
+        job_name,
+        at,
+        role_arn,
+    };
+    match decide_end(&endpoint.end_facts(true), now) {
+        EndStep::Nothing => Ok(true),
+        EndStep::Move { to } => change(app, endpoint, end(to), now).await,
+        EndStep::Check { at } => check(app, endpoint, end(at), now).await,
+    }
+}
+
+/// Whether this process may change what the account has.
+async fn may_act(app: &App, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    Ok(app.fence.may_act(now) && confirm_account(app).await?.is_ok())
+}
+
+/// Moves it. That its outcome is not known is written before: a crash or a claim in between has it sent again.
+async fn change(
+    app: &App,
+    endpoint: &Endpoint,
+    end: ScheduledEnd,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    if !may_act(app, now).await? || !app.store.doubt_scheduled_end(endpoint.claim(), now).await? {
+        return Ok(false);
+    }
+    match app.place.aws.move_end(&end).await {
+        Ok(()) => confirmed(app, endpoint, &end, now).await,
+        Err(error) => failed(app, endpoint, &error, now).await,
+    }
+}
+
+async fn confirmed(
+    app: &App,
+    endpoint: &Endpoint,
+    end: &ScheduledEnd,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let store = &app.store;
+    let is_recorded = store
+        .record_scheduled_end(endpoint.claim(), &end.job_name, end.at, now)
+        .await?;
+    if !is_recorded && is_over(app, endpoint).await? {
+        // It was deleted meanwhile, and its schedule before this one.
+        if let Err(error) = app.place.aws.unschedule_end(&end.job_name).await {
+            tracing::warn!(%error, job = end.job_name, "a schedule is left behind; it deletes itself at its time");
+        }
+    }
+    Ok(true)
+}
+
+async fn is_over(app: &App, endpoint: &Endpoint) -> Result<bool, StoreError> {
+    let one = WhichEndpoints::One(endpoint.id);
+    let found = app.store.endpoints(endpoint.project_id, one, 1).await?;
+    Ok(found
+        .first()
+        .is_none_or(|found| found.trial_state.is_terminal()))
+}
+
+/// Asks whether it is still scheduled as it was; otherwise it is moved there again.
+async fn check(
+    app: &App,
+    endpoint: &Endpoint,
+    end: ScheduledEnd,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    if !may_act(app, now).await? {
+        return Ok(false);
+    }
+    match app.place.aws.scheduled_end(&end).await {
+        Ok(at) if at == end.at => confirmed(app, endpoint, &end, now).await,
+        Ok(_) | Err(AwsError::NotFound(_)) => {
+            tracing::warn!(
+                job = end.job_name,
+                "the schedule of an endpoint was changed at AWS; putting it back"
+            );
+            change(app, endpoint, end, now).await
+        }
+        // The schedule was fine an hour ago: not being allowed to look is told when it is to be moved.
+        Err(AwsError::Denied(_)) => confirmed(app, endpoint, &end, now).await,
+        Err(error) => failed(app, endpoint, &error, now).await,
+    }
+}
+
+/// Says that it is not as it should be. What is at AWS is the end before, or none.
+async fn failed(
+    app: &App,
+    endpoint: &Endpoint,
+    error: &AwsError,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let is_refusal = match error {
+        AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_) => false,
+        AwsError::AlreadyExists(_)
+        | AwsError::LimitExceeded(_)
+        | AwsError::Denied(_)
+        | AwsError::NotFound(_)
+        | AwsError::Rejected { .. } => true,
+    };
+    let stands = match (endpoint.end.at, endpoint.usd_per_day_absent()) {
+        (Some(at), _) => format!("its end at AWS is still {}", at.to_rfc3339()),
+        (None, Some(usd)) => no_end(usd),
+        (None, None) => NO_END.to_owned(),
+    };
+    let why = format!("{stands}; UpdateSchedule: {error}");
+    tracing::warn!(endpoint = %endpoint.id, why, "the end of an endpoint at AWS is not as it should be; retrying");
+    let trouble = EndTrouble {
+        why: &why,
+        is_refusal,
+    };
+    let store = &app.store;
+    store
+        .record_end_trouble(endpoint.trial_id, trouble, now)
+        .await?;
+    Ok(is_refusal)
+}

@@ -1,0 +1,42 @@
+//! Mistakes in CI: in what a run is found by, what it is compared with, and in what is sent of it.
+
+use super::{Mutant, it};
+
+pub(super) const MUTANTS: [Mutant; 9] = [
+    it(
+        "the-baseline-is-of-any-branch",
+        "ci_one_bill::another_branch_is_no_baseline",
+    ),
+    it(
+        "a-run-is-found-by-who-tells-of-it",
+        "ci_one_bill::whoever_tells_of_a_commit_joins_its_run",
+    ),
+    it(
+        "an-older-push-ends-a-newer-run",
+        "ci_one_bill::an_older_push_that_comes_late_ends_nothing",
+    ),
+    it(
+        "a-replay-counts-earlier-tries",
+        "ci_waits::a_replay_has_all_its_tries",
+    ),
+    it(
+        "a-try-counts-when-it-is-claimed",
+        "ci_waits::a_courier_that_dies_before_it_sends_uses_up_no_try",
+    ),
+    it(
+        "a-copy-sends-webhooks",
+        "ci_waits::a_copy_of_the_database_sends_nothing",
+    ),
+    it(
+        "a-copy-sends-commit-statuses",
+        "ci_waits::a_copy_of_the_database_sends_nothing",
+    ),
+    it(
+        "a-status-is-sent-after-standing-still",
+        "ci_waits::a_status_is_not_sent_by_a_process_that_stood_still",
+    ),
+    it(
+        "a-held-status-is-claimed",
+        "commit_status::a_status_is_told_again_after_a_crash_and_in_order",
+    ),
+];
