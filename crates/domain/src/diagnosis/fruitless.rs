@@ -164,7 +164,7 @@ impl Trouble {
     }
 }
 
-/// What is known of a trial that trains.
+/// Facts about a trial that trains.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningTrial<'a> {
     pub training_since: DateTime<Utc>,
@@ -291,7 +291,7 @@ fn patch(
     operations.collect()
 }
 
-/// What a script sent is not finite, or the last loss in the log is none.
+/// Finds a loss that is not finite: one that a script sent, or the last few in the log.
 fn loss_not_finite(trial: &RunningTrial<'_>) -> Option<LossNotFinite> {
     if trial.loss.is_some_and(|loss| !loss.is_finite) {
         return Some(LossNotFinite { line: None });

@@ -1,4 +1,4 @@
-//! What is said of hand-made trials that teach nothing, and of healthy ones.
+//! Troubles found in hand-made trials that teach nothing, and none in healthy ones.
 
 use proptest::prelude::*;
 use rust_decimal::Decimal;
