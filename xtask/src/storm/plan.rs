@@ -205,10 +205,7 @@ impl Plan {
         let is_fenced = is_fenced(seed) && !is_one_frozen;
         let is_calm = is_quiet || is_fenced;
         let calmer = if is_calm { 0.2 } else { 1.0 };
-        let mut region = region(&mut dice, calmer);
-        if !is_wide && let Some(region) = region.as_object_mut() {
-            region.remove("deleting");
-        }
+        let mut region = region(&mut dice, calmer, is_wide);
         let mut blows: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
             .map(|_| blow(&mut dice, is_wide))
             .collect();
@@ -277,7 +274,7 @@ impl Plan {
 }
 
 /// How often the region fails, by kind of fault.
-fn region(dice: &mut StdRng, calmer: f64) -> Value {
+fn region(dice: &mut StdRng, calmer: f64, is_wide: bool) -> Value {
     let mut share = |most: f64| {
         if dice.random_bool(0.6) {
             dice.random_range(0.0..most) * calmer
@@ -294,7 +291,7 @@ fn region(dice: &mut StdRng, calmer: f64) -> Value {
         "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
         "lag": share(0.30), "forgotten": share(0.15), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
         "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
-        "deleting": share(0.30), "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
+        "deleting": share(if is_wide { 0.30 } else { 0.0 }), "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
     })
 }
 

@@ -71,7 +71,11 @@ fn a_clear_answer_is_bought_and_a_leading_one_only_with_the_probability_asked_fo
         other => panic!("{other:?}"),
     };
     assert_eq!(row(may_buy(&clear, &FIRST)), "fast");
-    let leading = answer(&[finished("a", 1_000.0), finished("b", 999.9)]);
+    let cancelled = Outcome {
+        state: TrialState::Stopped,
+        ..waiting("b", 10, 1_000.0)
+    };
+    let leading = answer(&[finished("a", 1_100.0), cancelled]);
     assert_eq!(leading.conclusion, Conclusion::Leading);
     assert!(why(may_buy(&leading, &FIRST)).contains("recommends none"));
     let p_best = leading.ranked[0].odds.clone().unwrap().p_best;
