@@ -30,7 +30,8 @@ use crate::store::events::FeedEntry;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
     pub id: i64,
-    pub experiment_id: ExperimentId,
+    /// Absent where it concerns none that this installation's database knows; every project is told then.
+    pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,
     /// The trial's candidate.
     pub candidate: Option<String>,
@@ -143,7 +144,7 @@ pub enum EventData {
     TrialOrphanedJob { job_name: String },
     /// A job that names the trial is in no row.
     #[serde(rename = "trial.unknown_job")]
-    TrialUnknownJob { job_name: String },
+    TrialUnknownJob { job_name: String, is_stopped: bool },
     #[serde(rename = "trial.orphaned_pool")]
     TrialOrphanedPool { job_name: String },
     #[serde(rename = "trial.pool_settled")]
@@ -500,7 +501,7 @@ impl From<Event> for EventData {
                 Event::TrialWaiting { reason, is_long } => Self::TrialWaiting { reason, is_long },
                 Event::TrialTakenOver { owner, seconds } => Self::TrialTakenOver { owner, seconds },
                 Event::TrialOrphanedJob { job_name } => Self::TrialOrphanedJob { job_name },
-                Event::TrialUnknownJob { job_name } => Self::TrialUnknownJob { job_name },
+                Event::TrialUnknownJob { job_name, is_stopped } => Self::TrialUnknownJob { job_name, is_stopped },
                 Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
                 Event::TrialEndRefused { job_name, reason } => Self::TrialEndRefused { job_name, reason },
                 Event::TrialStopping { reason } => Self::TrialStopping { reason },

@@ -93,7 +93,7 @@ pub(super) async fn of_experiment(
     Params(params): Params<EventParams>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    experiments::find(&app, caller, id).await?;
+    experiments::require_any(&app, caller, id).await?;
     let of = FeedPart {
         project_id: caller.project,
         experiment_id: Some(id),

@@ -50,6 +50,16 @@ pub(super) async fn find(
     found.ok_or_else(|| no_such(id))
 }
 
+/// Refuses an experiment that the caller's project does not have; one of a pipeline's step or of an endpoint counts.
+pub(super) async fn require_any(
+    app: &App,
+    caller: Caller,
+    id: ExperimentId,
+) -> Result<(), Problem> {
+    let has = app.store.has_experiment(caller.project, id).await?;
+    has.then_some(()).ok_or_else(|| no_such(id))
+}
+
 pub(super) fn no_such(id: ExperimentId) -> Problem {
     Problem::not_found(format!("there is no experiment {id} in this project"))
 }
@@ -488,7 +498,7 @@ pub(super) fn ledger_page(rows: Vec<Written>, size: usize) -> Json<Page<LedgerEn
 /// The ledger of an experiment
 ///
 /// Every reservation, release and settlement, oldest first. A running job is settled when it ends;
-/// the comparison shows its cost so far.
+/// the comparison shows its cost so far. Also of the experiment that an endpoint names.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/ledger", operation_id = "getLedger", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), LedgerParams),
     responses((status = 200, description = "A page of entries", body = Page<LedgerEntryView>), Problems))]
@@ -498,7 +508,7 @@ pub(super) async fn ledger(
     Id(id): Id<ExperimentId>,
     Params(params): Params<LedgerParams>,
 ) -> Result<Json<Page<LedgerEntryView>>, Problem> {
-    find(&app, caller, id).await?;
+    require_any(&app, caller, id).await?;
     let (after, size) = params.page()?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
     let rows = app.store.ledger(id, after, limit).await?;

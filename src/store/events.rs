@@ -49,7 +49,8 @@ pub(crate) struct NewEvent {
 #[derive(Debug, Clone)]
 pub struct FeedEntry {
     pub id: i64,
-    pub experiment_id: ExperimentId,
+    /// None where it concerns none that this database knows.
+    pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,
     pub candidate: Option<String>,
     pub purchase_option: Option<String>,
@@ -90,13 +91,71 @@ async fn write(
     events: &[NewEvent],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    if events.is_empty() {
+    let rows: Vec<NewRow<'_>> = events.iter().map(NewRow::from).collect();
+    insert(tx, &rows, now).await
+}
+
+/// An event as it is stored.
+struct NewRow<'a> {
+    project: ProjectId,
+    experiment: Option<ExperimentId>,
+    trial: Option<TrialId>,
+    event: &'a Event,
+}
+
+impl<'a> From<&'a NewEvent> for NewRow<'a> {
+    fn from(new: &'a NewEvent) -> Self {
+        Self {
+            project: new.subject.project,
+            experiment: Some(new.subject.experiment),
+            trial: new.subject.trial,
+            event: &new.event,
+        }
+    }
+}
+
+/// Writes an event that concerns no experiment of this database to the feed of every project that has not heard it, and
+/// commits.
+pub(crate) async fn commit_to_all_projects(
+    mut tx: Transaction<'_, Postgres>,
+    event: &Event,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let deaf = sqlx::query_scalar!(
+        r#"SELECT id FROM projects p WHERE NOT EXISTS (
+               SELECT FROM events e WHERE e.project_id = p.id AND e.experiment_id IS NULL AND e.kind = $1 AND e.data = $2)
+           ORDER BY id"#,
+        event.kind(),
+        stored::write(event)?,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let rows: Vec<NewRow<'_>> = deaf
+        .into_iter()
+        .map(|project| NewRow {
+            project: ProjectId(project),
+            experiment: None,
+            trial: None,
+            event,
+        })
+        .collect();
+    insert(&mut tx, &rows, now).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+async fn insert(
+    tx: &mut PgConnection,
+    rows: &[NewRow<'_>],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if rows.is_empty() {
         return Ok(());
     }
-    let data = events.iter().map(|new| stored::write(&new.event));
+    let data = rows.iter().map(|new| stored::write(new.event));
     sqlx::query!(
         "SELECT pg_advisory_xact_lock(hashtextextended(id::text, 1)) FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS e(id) ORDER BY 1) e",
-        &events.iter().map(|new| new.subject.project.0).collect::<Vec<_>>(),
+        &rows.iter().map(|new| new.project.0).collect::<Vec<_>>(),
     )
     .fetch_all(&mut *tx)
     .await?;
@@ -116,11 +175,11 @@ async fn write(
            WHERE w.deleted_at IS NULL AND w.disabled_at IS NULL AND t.severity = ANY(w.severities)
              AND (cardinality(w.kinds) = 0 OR EXISTS (
                      SELECT FROM UNNEST(w.kinds) k WHERE t.kind = k OR (right(k, 1) = '*' AND starts_with(t.kind, left(k, -1)))))"#,
-        &events.iter().map(|new| new.subject.project.0).collect::<Vec<_>>(),
-        &events.iter().map(|new| new.subject.experiment.0).collect::<Vec<_>>(),
-        &events.iter().map(|new| new.subject.trial.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
-        &events.iter().map(|new| new.event.kind().to_owned()).collect::<Vec<_>>(),
-        &events.iter().map(|new| new.event.severity().as_str().to_owned()).collect::<Vec<_>>(),
+        &rows.iter().map(|new| new.project.0).collect::<Vec<_>>(),
+        &rows.iter().map(|new| new.experiment.map(|id| id.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
+        &rows.iter().map(|new| new.trial.map(|trial| trial.0)).collect::<Vec<_>>() as &[Option<uuid::Uuid>],
+        &rows.iter().map(|new| new.event.kind().to_owned()).collect::<Vec<_>>(),
+        &rows.iter().map(|new| new.event.severity().as_str().to_owned()).collect::<Vec<_>>(),
         &data.collect::<Result<Vec<_>, _>>()?,
         now,
     )
@@ -146,7 +205,7 @@ impl Store {
         // Each part has an index of its own, so that no page grows with the rest of the history.
         let rows = sqlx::query_as!(
             EventRow,
-            r#"SELECT e.id AS "id!", e.experiment_id AS "experiment_id!", e.trial_id, e.kind AS "kind!",
+            r#"SELECT e.id AS "id!", e.experiment_id, e.trial_id, e.kind AS "kind!",
                       e.severity AS "severity!", e.message, e.data, e.recorded_at AS "recorded_at!",
                       t.candidate AS "candidate?", t.purchase_option AS "purchase_option?"
                FROM ((SELECT * FROM events WHERE trial_id = $4 AND id > $2 AND (severity = 'alarm' OR NOT $5)
@@ -174,13 +233,13 @@ impl Store {
         Ok(rows.into_iter().map(FeedEntry::from).collect())
     }
 
-    /// An event by its id, with the name of its experiment.
+    /// An event by its id, with the name of its experiment, if it has one.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn event(&self, id: i64) -> Result<(FeedEntry, String), StoreError> {
+    pub async fn event(&self, id: i64) -> Result<(FeedEntry, Option<String>), StoreError> {
         let row = sqlx::query!(
             r#"SELECT e.id, e.experiment_id, e.trial_id, e.kind, e.severity, e.message, e.data, e.recorded_at,
-                      t.candidate AS "candidate?", t.purchase_option AS "purchase_option?", x.name
-               FROM events e JOIN experiments x ON x.id = e.experiment_id LEFT JOIN trials t ON t.id = e.trial_id
+                      t.candidate AS "candidate?", t.purchase_option AS "purchase_option?", x.name AS "name?"
+               FROM events e LEFT JOIN experiments x ON x.id = e.experiment_id LEFT JOIN trials t ON t.id = e.trial_id
                WHERE e.id = $1"#,
             id,
         )
@@ -226,7 +285,7 @@ impl Store {
 
 struct EventRow {
     id: i64,
-    experiment_id: uuid::Uuid,
+    experiment_id: Option<uuid::Uuid>,
     trial_id: Option<uuid::Uuid>,
     candidate: Option<String>,
     purchase_option: Option<String>,
@@ -258,7 +317,7 @@ impl From<EventRow> for FeedEntry {
         };
         Self {
             id: row.id,
-            experiment_id: ExperimentId(row.experiment_id),
+            experiment_id: row.experiment_id.map(ExperimentId),
             trial_id: row.trial_id.map(TrialId),
             candidate: row.candidate,
             purchase_option: row.purchase_option,

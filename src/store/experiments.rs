@@ -347,6 +347,23 @@ impl Store {
         Ok(found)
     }
 
+    /// Whether a project has an experiment that is not deleted, be it one that was asked for or the one that holds the
+    /// dollars and the events of a pipeline's step or of an endpoint.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn has_experiment(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+    ) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM experiments WHERE id = $2 AND project_id = $1 AND deleted_at IS NULL) AS "has!""#,
+            project.0,
+            id.0,
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
     async fn any_by_id(
         &self,
         project: ProjectId,

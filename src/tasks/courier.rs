@@ -25,6 +25,8 @@ const ENDPOINTS_AT_ONCE: usize = 16;
 const AT_ONCE: usize = 4;
 /// How long one endpoint is served before new ones are looked for.
 const TURN: Duration = Duration::from_secs(20);
+/// What stands in a message to Slack for the experiment, where there is none.
+const NO_EXPERIMENT: &str = "this installation";
 /// How long a claim is held: longer than its requests may take, a quarter of a minute each.
 const HOLD: TimeDelta = TimeDelta::minutes(5);
 
@@ -76,7 +78,8 @@ async fn deliver(app: &App, delivery: &ClaimedDelivery) -> Result<(), StoreError
         return app.store.drop_delivery(delivery, app.clock.now()).await;
     };
     let (entry, experiment) = app.store.event(delivery.event_id).await?;
-    let body = body(&endpoint, &entry.into(), &experiment)?;
+    let of = experiment.as_deref().unwrap_or(NO_EXPERIMENT);
+    let body = body(&endpoint, &entry.into(), of)?;
     let key = &app.settings.secret_key;
     let id = delivery.id.to_string();
     let message = message(key, &endpoint, &id, body, app.clock.now());

@@ -362,7 +362,7 @@ async fn push(test: &TestApp, own: &CiSecret, number: u32) -> String {
 }
 
 /// What the template's runs have reserved and settled today, as the template and as its experiments have it; to the cent.
-async fn used(test: &TestApp) -> Usd {
+pub(crate) async fn used(test: &TestApp) -> Usd {
     let query = "SELECT t.reserved_usd + t.day_settled_usd, coalesce(sum(e.reserved_usd + e.settled_usd), 0)
                  FROM ci_templates t LEFT JOIN ci_runs r ON r.template_id = t.id
                  LEFT JOIN ci_rounds o ON o.run_id = r.id LEFT JOIN experiments e ON e.id = o.experiment_id GROUP BY t.id";

@@ -10,12 +10,14 @@ use bakeoff::tasks;
 use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
 use bakeoff_domain::ci::unmeasured::Unmeasured;
+use bakeoff_domain::money::Usd;
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
+use crate::budgets::used;
 use crate::ci::{REPOSITORY, created, from_github, send, trigger};
 use crate::commit_status::{Host, set};
 use crate::support::{TestApp, number, on_p5};
@@ -215,6 +217,91 @@ async fn a_day_of_deliveries_is_one_experiment_a_commit(pool: PgPool) {
     let each = "SELECT count(*) FROM (SELECT DISTINCT commit_sha FROM ci_runs) c";
     assert_eq!(number(&pool, each).await, 10);
     assert_eq!(number(&pool, "SELECT count(*) FROM ci_runs").await, 10);
+}
+
+/// Deliveries of a day: ten for each three commits. `BAKEOFF_CI_DAY=1000` tries a thousand.
+fn deliveries_of_a_day() -> usize {
+    let asked = std::env::var("BAKEOFF_CI_DAY").ok();
+    asked.and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+/// Sends the delivery of that number; a forged one starts nothing and is not answered with a run.
+async fn deliver_one(test: &TestApp, own: &CiSecret, forger: &CiSecret, number: usize) {
+    let (ten, place) = (number / 10, number % 10);
+    let commit = |nth: usize| format!("{:040x}", 0xabc_0000 + 3 * ten + nth);
+    let told = |nth: usize| push("main", FIRST, &commit(nth));
+    let asked = |nth: usize| json!({"delivery_id": format!("g{number}"), "commit": commit(nth), "branch": "main"});
+    let (status, answer) = match place {
+        // A push and the same once more, byte by byte, and `bakeoff gate`.
+        0 | 1 => pushed(test, own, &told(0)).await,
+        2 => gated(test, own, &asked(0)).await,
+        // A push, `bakeoff gate`, and the same job of CI run again.
+        3 => pushed(test, own, &told(1)).await,
+        4 | 5 => gated(test, own, &asked(1)).await,
+        6 | 7 => pushed(test, own, &told(2)).await,
+        8 => trigger(test, own, &asked(2)).await,
+        _ => pushed(test, forger, &push("main", FIRST, &commit(99))).await,
+    };
+    let expected = if place == 9 {
+        StatusCode::UNAUTHORIZED
+    } else {
+        StatusCode::ACCEPTED
+    };
+    assert_eq!(status, expected, "{number}: {answer:#}");
+}
+
+/// A third of them repeats, a tenth forged, by push, gate and signed form at once: one run, one experiment and one bill a
+/// commit, and what the template may spend in a day holds to the cent at every look.
+#[sqlx::test(migrations = false)]
+async fn a_ci_day_is_one_bill_a_commit_within_the_templates_budget(pool: PgPool) {
+    const AT_ONCE: usize = 50;
+    let cap = Usd(600.into());
+    let test = TestApp::new(pool.clone()).await;
+    let mut template = template();
+    template["settings"] = json!({"supersede": false, "usd_per_day": cap});
+    let own = created(&test, &template).await;
+    let forger = CiSecret {
+        secret: "0".repeat(64),
+        ..own.clone()
+    };
+    let all = deliveries_of_a_day();
+    for first in (0..all).step_by(AT_ONCE) {
+        let wave = (first..all.min(first + AT_ONCE))
+            .map(|number| deliver_one(&test, &own, &forger, number));
+        join_all(wave).await;
+        test.tick().await;
+        let used = used(&test).await;
+        assert!(used <= cap, "{used} after {first} deliveries");
+        test.advance(TimeDelta::minutes(10)).await;
+    }
+    let commits = all / 10 * 3;
+    let open = "SELECT count(*) FROM ci_runs WHERE verdict IS NULL";
+    for _ in 0..60 {
+        test.tick().await;
+        let used = used(&test).await;
+        assert!(used <= cap, "{used}");
+        if number(&pool, open).await == 0 {
+            break;
+        }
+        test.advance(TimeDelta::minutes(10)).await;
+    }
+    assert_eq!(number(&pool, open).await, 0, "a run has no verdict");
+    let commits = i64::try_from(commits).unwrap();
+    for counted in [
+        "SELECT count(*) FROM ci_runs",
+        "SELECT count(DISTINCT commit_sha) FROM ci_runs",
+        EXPERIMENTS,
+    ] {
+        assert_eq!(number(&pool, counted).await, commits, "{counted}");
+    }
+    let (used, billed) = (used(&test).await.as_f64(), test.billed_usd().await);
+    println!(
+        "{all} deliveries of {commits} commits: ${billed:.2} billed, ${used:.2} booked, {cap} allowed"
+    );
+    assert!(
+        billed > 0.0 && (billed - used).abs() < 0.01,
+        "{billed} billed, {used} booked"
+    );
 }
 
 /// A commit that comes to the baseline's branch after it was measured elsewhere is measured once, and counts there.

@@ -7,6 +7,7 @@ use bakeoff::clock::real_sleep;
 use bakeoff::store::endpoints::{EndpointNext, Extended, Extension, WhichEndpoints};
 use bakeoff::tasks::{deployer, scheduler};
 use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::EntryKind;
 use bakeoff_domain::serving::EndpointState;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
@@ -96,6 +97,16 @@ async fn an_endpoint_serves_is_announced_and_is_deleted_in_time(pool: PgPool) {
         1,
         "it has done what it was for"
     );
+    // Where the answer says that its dollars and its events are.
+    let of = view.experiment_id.to_string();
+    let entries = test.ledger(&of).await;
+    let paid = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Settled);
+    let paid: Usd = paid.map(|entry| entry.usd).sum();
+    assert_eq!(paid, view.settled_usd);
+    let told = test.events(&of).await;
+    assert!(told.iter().any(|event| event.kind == "endpoint.expiring"));
     assert_nothing_is_left(&test).await;
 }
 

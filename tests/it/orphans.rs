@@ -1,5 +1,10 @@
 //! Alarms of orphaned jobs: one for a job that ran after its attempt had ended, and none for any other.
 
+use std::sync::Arc;
+
+use bakeoff::api::events::{EventData, EventView};
+use bakeoff::api::page::Page;
+use bakeoff::fence::Fence;
 use bakeoff_domain::event::EventSeverity;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -94,4 +99,85 @@ async fn a_job_that_is_being_deleted_ends_its_trial_as_it_ended(pool: PgPool) {
         (billed - booked).abs() < 0.5,
         "billed {billed}, booked {booked}"
     );
+}
+
+/// A backup from before the experiment, restored where its jobs run.
+async fn forget_everything(pool: &PgPool) {
+    let mut connection = pool.acquire().await.expect("a connection");
+    for statement in [
+        "SET session_replication_role = replica",
+        "DELETE FROM events",
+        "DELETE FROM ledger",
+        "DELETE FROM jobs",
+        "DELETE FROM trials",
+        "DELETE FROM experiments",
+        "SET session_replication_role = DEFAULT",
+    ] {
+        sqlx::query(statement)
+            .execute(&mut *connection)
+            .await
+            .expect(statement);
+    }
+}
+
+async fn alarms(test: &TestApp) -> Vec<EventView> {
+    let page: Page<EventView> = test.read("/v1/events?alarms_only=true").await;
+    page.items
+}
+
+/// Without a fence, jobs that no row knows are left alone, or stopped if the operator says so; in both cases every
+/// project's feed says it, once a job.
+#[sqlx::test(migrations = false)]
+async fn a_job_whose_trial_is_not_in_the_backup_raises_an_alarm(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    test.start(&spec()).await;
+    for _ in 0..3 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(4)).await;
+    }
+    let running = test.in_progress().await;
+    assert!(running > 0, "nothing runs");
+    let other = test.other_project().await;
+    forget_everything(&pool).await;
+    for _ in 0..4 {
+        test.watch().await;
+        test.advance(TimeDelta::seconds(30)).await;
+    }
+    assert_eq!(test.in_progress().await, running, "they are left alone");
+    let told = alarms(&test).await;
+    assert_eq!(told.len(), running, "{told:#?}");
+    for alarm in &told {
+        let left_alone = matches!(
+            &alarm.data,
+            Some(EventData::TrialUnknownJob {
+                is_stopped: false,
+                ..
+            })
+        );
+        assert!(left_alone && alarm.experiment_id.is_none(), "{alarm:#?}");
+    }
+    let of_other =
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM events WHERE project_id = $1")
+            .bind(other.0)
+            .fetch_one(&pool)
+            .await
+            .expect("a count");
+    assert_eq!(usize::try_from(of_other), Ok(running));
+    // As with `--stop-unknown-jobs`.
+    test.app.fence = Arc::new(Fence::new(None, true));
+    for _ in 0..6 {
+        test.watch().await;
+        test.advance(TimeDelta::seconds(30)).await;
+    }
+    assert_eq!(test.in_progress().await, 0, "they are stopped");
+    let stopped = alarms(&test).await.into_iter().filter(|alarm| {
+        matches!(
+            alarm.data,
+            Some(EventData::TrialUnknownJob {
+                is_stopped: true,
+                ..
+            })
+        )
+    });
+    assert_eq!(stopped.count(), running);
 }

@@ -79,8 +79,10 @@ pub(crate) fn send(
     if let Some(once) = once {
         request = request.header("idempotency-key", once);
     }
+    // Written here, since whoever signs it signs these bytes; `send_json` writes them with indents.
     let mut answer = request
-        .send_json(body)
+        .header("content-type", "application/json")
+        .send(body.to_string())
         .map_err(|error| format!("{what}: {error}"))?;
     let status = answer.status();
     let text = answer

@@ -35,8 +35,8 @@ pub(crate) fn run() -> Result<(), String> {
     queries::run(&["--check"])?;
     step("mutants still apply");
     mutants::check()?;
-    step("storm: 20 seeds");
-    storm::run(&["--seeds", "20"])?;
+    step("storm: 10 seeds");
+    storm::run(&["--seeds", "10"])?;
     step("docker/ and deploy/");
     deploy::run()?;
     println!("\nAll checks passed in {} s.", started.elapsed().as_secs());

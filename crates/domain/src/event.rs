@@ -215,9 +215,14 @@ pub enum Event {
     TrialBillingCorrected(BillingCorrection),
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
-    /// A job that names the trial is not in this database.
+    /// A job that names the trial is not in this database. Without the trial either, every project is told.
     #[serde(rename = "trial.unknown_job")]
-    TrialUnknownJob { job_name: String },
+    TrialUnknownJob {
+        job_name: String,
+        /// It is being stopped; its cost is in no ledger.
+        #[serde(default)]
+        is_stopped: bool,
+    },
     #[serde(rename = "trial.orphaned_pool")]
     TrialOrphanedPool { job_name: String },
     #[serde(rename = "trial.pool_settled")]
@@ -420,6 +425,9 @@ impl Event {
                  our names."
                     .to_owned()
             }
+            Self::TrialUnknownJob {
+                is_stopped: true, ..
+            } => "Read its cost in AWS's own bill: no ledger here has it.".to_owned(),
             Self::TrialUnknownJob { .. } => {
                 "Start Bakeoff with `--fence`: it can then tell whether another database of the \
                  same installation created the job. `--stop-unknown-jobs` stops it in any case."
@@ -538,9 +546,17 @@ impl fmt::Display for Event {
                 "{job_name} ran after its attempt had ended; it is stopped, and billed to the \
                  experiment"
             ),
-            Self::TrialUnknownJob { job_name } => write!(
+            Self::TrialUnknownJob {
+                job_name,
+                is_stopped: true,
+            } => write!(
                 f,
-                "{job_name} is running for this trial but is not in this database. It is left \
+                "{job_name} bears this installation's marker, but neither it nor its trial is in this database. It is \
+                 stopped, and its cost is booked nowhere"
+            ),
+            Self::TrialUnknownJob { job_name, .. } => write!(
+                f,
+                "{job_name} runs and bears this installation's marker, but is not in this database. It is left \
                  alone: another database of the same installation may have created it"
             ),
             Self::TrialOrphanedPool { job_name } => write!(

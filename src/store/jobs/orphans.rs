@@ -151,33 +151,40 @@ impl Store {
         }))
     }
 
-    /// Reports to a trial's experiment, once, that a job naming the trial runs but is in no row.
+    /// Reports, once, that a job of ours is in no row: to the experiment of the trial that it names, or, when that is not
+    /// known either, to every project.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn tell_unknown_job(
         &self,
         job_name: &str,
-        trial: TrialId,
+        trial: Option<TrialId>,
+        is_stopped: bool,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         let unknown = Event::TrialUnknownJob {
             job_name: job_name.to_owned(),
+            is_stopped,
         };
         let owner = sqlx::query!(
-            r#"SELECT project_id, experiment_id FROM trials t WHERE id = $1 AND NOT EXISTS (
+            r#"SELECT project_id, experiment_id, EXISTS (
                    SELECT FROM events e WHERE e.experiment_id = t.experiment_id AND e.kind = 'trial.unknown_job'
-                   AND e.data = $2)"#,
-            trial.0,
+                   AND e.data = $2) AS "is_told!"
+               FROM trials t WHERE id = $1"#,
+            trial.map(|trial| trial.0),
             stored::write(&unknown)?,
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let subject = owner.map(|row| EventSubject {
-            project: ProjectId(row.project_id),
-            experiment: ExperimentId(row.experiment_id),
-            trial: Some(trial),
-        });
-        let told = subject.map(|subject| subject.told(unknown));
+        let Some(owner) = owner else {
+            return events::commit_to_all_projects(tx, &unknown, now).await;
+        };
+        let subject = EventSubject {
+            project: ProjectId(owner.project_id),
+            experiment: ExperimentId(owner.experiment_id),
+            trial,
+        };
+        let told = (!owner.is_told).then(|| subject.told(unknown));
         events::commit(tx, told.as_slice(), now).await
     }
 

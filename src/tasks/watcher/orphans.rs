@@ -52,9 +52,10 @@ pub(super) async fn adopt(
                 job = name,
                 "a running job of this installation is not in this database; left alone"
             );
-            if let Ok(Some(trial)) = trial_of(app, &job).await {
-                app.store.tell_unknown_job(name, trial, now).await?;
-            }
+            let Ok(trial) = trial_of(app, &job).await else {
+                return Ok(false);
+            };
+            app.store.tell_unknown_job(name, trial, false, now).await?;
             return Ok(true);
         }
         is_accounted = recover(app, &job, attempt, now).await?;
@@ -115,16 +116,23 @@ async fn recover(
     attempt: JobId,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
-    let is_recovered = match trial_of(app, job).await {
-        Ok(Some(trial)) => {
-            app.store
+    let Ok(trial) = trial_of(app, job).await else {
+        return Ok(false);
+    };
+    let store = &app.store;
+    let is_recovered = match trial {
+        Some(trial) => {
+            store
                 .recover_attempt(attempt, &job.job_name, trial, now)
                 .await?
         }
-        Ok(None) => false,
-        Err(_) => return Ok(false),
+        None => false,
     };
-    if !is_recovered {
+    // Another may have planned it meanwhile.
+    if !is_recovered && store.attempt_record(attempt).await?.is_none() {
+        store
+            .tell_unknown_job(&job.job_name, trial, true, now)
+            .await?;
         tracing::error!(
             job = job.job_name,
             "a job of this installation belongs to no trial in this database; its cost is not booked"

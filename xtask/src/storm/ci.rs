@@ -40,6 +40,8 @@ pub(super) struct Ci {
     template: Option<Template>,
     /// Creates that were tried: an answer that is lost has taken the secret with it.
     tries: u32,
+    /// The last answer that was an error.
+    pub(super) error: String,
     told: BTreeSet<(&'static str, Door)>,
     is_forged: bool,
     is_idle: bool,
@@ -62,6 +64,7 @@ impl Ci {
         Self {
             template: None,
             tries: 0,
+            error: String::new(),
             told: BTreeSet::new(),
             is_forged: false,
             is_idle,
@@ -84,13 +87,15 @@ impl Ci {
                 key,
                 &template(self.tries),
             );
-            self.template = made.ok().and_then(|made| {
-                let text = |field: &str| made[field].as_str().map(str::to_owned);
-                Some(Template {
-                    id: text("id")?,
-                    secret: text("secret")?,
-                })
-            });
+            match made {
+                Ok(made) => {
+                    let text = |field: &str| made[field].as_str().map(str::to_owned);
+                    self.template = text("id")
+                        .zip(text("secret"))
+                        .map(|(id, secret)| Template { id, secret });
+                }
+                Err(error) => self.error = error,
+            }
             return;
         };
         if !self.is_forged {
@@ -119,9 +124,12 @@ impl Ci {
                 post(&path, key, &trigger(commit, &format!("gate-{commit}")))
             }
         };
-        if answer.is_ok() {
-            self.deliveries += 1;
-            self.told.insert((commit, door));
+        match answer {
+            Ok(_) => {
+                self.deliveries += 1;
+                self.told.insert((commit, door));
+            }
+            Err(error) => self.error = error,
         }
     }
 
@@ -198,7 +206,7 @@ fn template(number: u32) -> Value {
     json!({"name": format!("storm-{number}"), "settings": {"branches": ["main"], "supersede": false,
         "gate": {"rounds": 1, "limits": [{"measure": "tokens_per_second", "worse_by_percent": 5}]}},
         "spec": {"name": "ci", "region": "us-east-1", "budget_usd": BUDGET_USD, "max_runtime_seconds": 5400,
-            "objective": {"minimize": "cost"}, "workload": workload,
+            "objective": {"minimize": "cost"}, "workload": workload, "stopping_policy": "full",
             "candidates": [{"name": "p4de", "instance_type": "ml.p4de.24xlarge", "repeats": 2, "profile": {
                 "micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true}}]}})
 }

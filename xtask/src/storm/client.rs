@@ -20,6 +20,8 @@ use crate::http::{agent, get, pages, post, send};
 /// No further request is made in a turn that has taken this long: between turns, frozen replicas are
 /// continued, and nothing may keep them waiting.
 pub(super) const TURN_MAX: Duration = Duration::from_secs(2);
+/// Parts of a turn beside the submissions.
+const PARTS: usize = 6;
 /// Pause between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
 /// The project's budget as a share of the experiments' budgets together, so that it binds as well.
@@ -63,6 +65,8 @@ pub(super) struct Client {
     /// When each experiment's cancel was first requested.
     asked: BTreeMap<String, SystemTime>,
     pending: Vec<Pending>,
+    /// The last answer to a submission that was an error.
+    pub(super) error: String,
     has_project_budget: bool,
     /// A price to change, which the service must then read from AWS's list.
     price: Price,
@@ -72,8 +76,8 @@ pub(super) struct Client {
     pub(super) endpoints: Endpoints,
     pub(super) ci: Ci,
     pub(super) hooks: Hooks,
-    /// Whether the budgets of pipelines and endpoints are looked at too.
-    is_wide: bool,
+    /// What comes next of what is done in turn.
+    part: usize,
     /// Polls that found more reserved and spent than a budget allows.
     pub(super) overdrawn: u32,
 }
@@ -89,6 +93,7 @@ impl Client {
                 Some(_) => short_specs(),
                 None => specs(),
             },
+            error: String::new(),
             has_project_budget: false,
             price: if plan.is_quiet {
                 Price::ToChange
@@ -96,11 +101,11 @@ impl Client {
                 Price::Stays
             },
             models: Models::new(plan.twin.is_some()),
-            pipelines: Pipelines::new(plan.twin.is_some(), plan.is_wide),
-            endpoints: Endpoints::new(plan.twin.is_some() || !plan.is_wide),
-            ci: Ci::new(plan.twin.is_some() || !plan.is_wide),
+            pipelines: Pipelines::new(plan.twin.is_some()),
+            endpoints: Endpoints::new(plan.twin.is_some()),
+            ci: Ci::new(plan.twin.is_some()),
             hooks: Hooks::start(plan.twin.is_some())?,
-            is_wide: plan.is_wide,
+            part: 0,
             overdrawn: 0,
         })
     }
@@ -166,17 +171,20 @@ impl Client {
         if !self.has_project_budget && self.set_budgets(&url, &stage.api_key).is_err() {
             return;
         }
+        let last_error = &mut self.error;
         self.pending.retain(|Pending { name, spec, .. }| {
             if begun.elapsed() > TURN_MAX {
                 return true;
             }
-            let Ok(answer) = send(
-                agent().post(format!("{url}/v1/experiments")),
-                &stage.api_key,
-                Some(name),
-                spec,
-            ) else {
-                return true;
+            let request = agent().post(format!("{url}/v1/experiments"));
+            let answer = match send(request, &stage.api_key, Some(name), spec) {
+                Ok(answer) => answer,
+                // Submitted so late that what the project has spent leaves too little: that is final.
+                Err(why) if why.contains("\"rule\":\"budget\"") => return false,
+                Err(why) => {
+                    *last_error = why;
+                    return true;
+                }
             };
             let Some(id) = answer["id"].as_str() else {
                 return true;
@@ -189,26 +197,53 @@ impl Client {
             });
             false
         });
-        if begun.elapsed() < TURN_MAX {
-            self.look_at_budgets(&url, &stage.api_key);
+        // On a slow machine a turn ends before all of it is done: the next one begins where this one ended.
+        for _ in 0..PARTS {
+            if begun.elapsed() > TURN_MAX {
+                return;
+            }
+            self.do_part(stage, &url);
+            self.part = (self.part + 1) % PARTS;
         }
-        if begun.elapsed() < TURN_MAX {
-            let experiments = self.accepted.iter().map(|one| &one.id);
-            self.models.ask(stage, experiments);
+    }
+
+    fn do_part(&mut self, stage: &Stage, url: &str) {
+        match self.part {
+            0 => self.look_at_budgets(url, &stage.api_key),
+            1 => {
+                let experiments = self.accepted.iter().map(|one| &one.id);
+                self.models.ask(stage, experiments);
+            }
+            2 => self.pipelines.work(stage),
+            3 => self.endpoints.work(stage),
+            4 => {
+                self.ci.work(stage);
+                self.accept_those_of_ci(url, &stage.api_key);
+            }
+            _ => self.hooks.set(stage),
         }
-        if begun.elapsed() < TURN_MAX {
-            self.pipelines.work(stage);
-        }
-        if begun.elapsed() < TURN_MAX {
-            self.endpoints.work(stage);
-        }
-        if begun.elapsed() < TURN_MAX {
-            self.ci.work(stage);
-            self.accept_those_of_ci(&url, &stage.api_key);
-        }
-        if begun.elapsed() < TURN_MAX {
-            self.hooks.set(stage);
-        }
+    }
+
+    /// What is not over although no trial completes any more, in words; empty when all of it is.
+    pub(super) fn unfinished(&mut self, stage: &Stage) -> String {
+        let Some(url) = stage.urls().into_iter().next() else {
+            return "no replica answers".to_owned();
+        };
+        let key = &stage.api_key;
+        let experiments = self.accepted.iter().map(|one| &one.id);
+        let parts = [
+            ("models to register", self.models.ask(stage, experiments)),
+            ("endpoints to create", self.endpoints.are_accepted()),
+            ("CI", self.ci.are_judged(&url, key)),
+            ("pipelines and endpoints", self.pipelines.are_over(stage)),
+            ("model packages", self.models.are_registered(&url, key)),
+            ("outgoing webhooks", self.hooks.are_delivered(&url, key)),
+        ];
+        let open: Vec<&str> = parts
+            .into_iter()
+            .filter_map(|(what, is_over)| (!is_over).then_some(what))
+            .collect();
+        open.join(", ")
     }
 
     /// Experiments that CI has started count as submitted.
@@ -264,7 +299,7 @@ impl Client {
             return;
         };
         let mut others = Vec::new();
-        for kind in ["pipelines", "endpoints"].iter().filter(|_| self.is_wide) {
+        for kind in ["pipelines", "endpoints"] {
             others.extend(pages(&format!("{url}/v1/{kind}"), key).unwrap_or_default());
         }
         for one in experiments.iter().chain(&others).chain([&project]) {

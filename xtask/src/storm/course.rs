@@ -46,8 +46,6 @@ pub(super) struct Ground {
     pub(super) psql: Option<PathBuf>,
     /// Whether one of three replicas freezes for good in every seed.
     pub(super) is_one_frozen: bool,
-    /// Whether CI, endpoints and outages are played too.
-    pub(super) is_wide: bool,
 }
 
 impl Ground {
@@ -62,7 +60,7 @@ impl Ground {
 
 /// Plays and judges a seed. `played` is how often it has been played before.
 pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, String> {
-    let mut plan = Plan::draw(seed, ground.is_one_frozen, ground.is_wide);
+    let mut plan = Plan::draw(seed, ground.is_one_frozen);
     let again = if played == 0 {
         String::new()
     } else {
@@ -100,6 +98,13 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
         verdict.wrong += 1;
         verdict.notes.push(format!(
             "nothing has changed in {LISTINGS_WITHOUT_CHANGE_MAX} listings, and something is not over"
+        ));
+    }
+    if !is_over {
+        let open = client.unfinished(&stage);
+        verdict.notes.push(format!(
+            "not over: {open}; the last errors were {:?} of CI and {:?} of pipelines",
+            client.ci.error, client.pipelines.error
         ));
     }
     if is_deaf {
@@ -226,7 +231,10 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
             moved = (client.accepted.len(), Instant::now());
         }
         if moved.1.elapsed() > SILENCE_MAX {
-            return Err("the service did not take the submissions".to_owned());
+            return Err(format!(
+                "the service did not take the submissions: {}",
+                client.error
+            ));
         }
         if stage.tend(freeze)? && plan.cancels_what_freezes {
             client.cancel_all(stage);
@@ -303,15 +311,7 @@ fn settle(
         // What was found last is settled a little later.
         if is_over && is_told && is_quiet(&record) && progress.has_come_to_rest() {
             stage.tend(SHORT_FREEZE)?;
-            // No trial completes any more.
-            let experiments = client.accepted.iter().map(|one| &one.id);
-            if client.endpoints.are_accepted()
-                && client.ci.are_judged(&url, &stage.api_key)
-                && client.pipelines.are_over(stage)
-                && client.models.ask(stage, experiments)
-                && client.models.are_registered(&url, &stage.api_key)
-                && client.hooks.are_delivered(&url, &stage.api_key)
-            {
+            if client.unfinished(stage).is_empty() {
                 return Ok(End::Over);
             }
         }

@@ -13,9 +13,10 @@ use crate::http::{agent, get, pages, post, send};
 const GRAPH: &str = "graph";
 const CUT: &str = "cut";
 const SERVE: &str = "serve";
-/// The diamond again, with a budget that does not hold all of it.
-const TIGHT: &str = "tight";
-const TIGHT_USD: f64 = 0.3;
+/// The diamond again, with a budget that does not hold all of it. Its name is its idempotency key, as those of the
+/// experiments are.
+const BOUND: &str = "bound";
+const BOUND_USD: f64 = 0.2;
 
 /// The pipelines of a seed.
 pub(super) struct Pipelines {
@@ -25,22 +26,23 @@ pub(super) struct Pipelines {
     is_cut: bool,
     /// Whether the endpoint was given another model, or is over.
     is_updated: bool,
+    /// The last answer to a submission that was an error.
+    pub(super) error: String,
 }
 
 impl Pipelines {
     /// A restored backup would not know all of them, and at its pace they would take minutes.
-    pub(super) fn new(is_idle: bool, is_wide: bool) -> Self {
+    pub(super) fn new(is_idle: bool) -> Self {
         Self {
             pending: if is_idle {
                 Vec::new()
             } else {
-                let usual = vec![GRAPH, CUT, SERVE];
-                let wide = is_wide.then_some(TIGHT);
-                usual.into_iter().chain(wide).collect()
+                vec![GRAPH, CUT, SERVE, BOUND]
             },
             accepted: BTreeMap::new(),
             is_cut: is_idle,
             is_updated: is_idle,
+            error: String::new(),
         }
     }
 
@@ -50,16 +52,21 @@ impl Pipelines {
             return;
         };
         let key = &stage.api_key;
-        let accepted = &mut self.accepted;
+        let (accepted, last_error) = (&mut self.accepted, &mut self.error);
         self.pending.retain(|name| {
             let request = agent().post(format!("{url}/v1/pipelines"));
-            let answer = send(request, key, Some(name), &pipeline(name));
-            let id = answer
-                .ok()
-                .and_then(|answer| Some(answer["id"].as_str()?.to_owned()));
-            let is_pending = id.is_none();
-            accepted.extend(id.map(|id| (id, *name)));
-            is_pending
+            match send(request, key, Some(name), &pipeline(name)) {
+                Ok(answer) => {
+                    let id = answer["id"].as_str().map(str::to_owned);
+                    let is_pending = id.is_none();
+                    accepted.extend(id.map(|id| (id, *name)));
+                    is_pending
+                }
+                Err(error) => {
+                    *last_error = error;
+                    true
+                }
+            }
         });
         if !self.is_cut {
             self.cut(&url, key);
@@ -129,7 +136,7 @@ fn serve() -> Vec<Value> {
         "candidates": [{"instance_type": "ml.g5.xlarge"}, {"instance_type": "ml.g5.2xlarge"}]});
     let transform = json!({"model": model("one"), "instance_type": "ml.g5.xlarge", "input_s3_uri": "s3://storm/train/",
         "max_runtime_seconds": 3600});
-    let endpoint = json!({"model": model("one"), "instance_type": "ml.g5.xlarge", "time_to_live_hours": 2,
+    let endpoint = json!({"model": model("one"), "instance_type": "ml.g5.xlarge", "time_to_live_hours": 1,
         "smoke_test": {"body": "{}", "expect": "generated_text"}});
     vec![
         json!({"name": "tune", "retries": 2, "tuning": tuning}),
@@ -146,7 +153,7 @@ fn pipeline(name: &str) -> Value {
             "inputs": [{"name": "raw", "s3_uri": input}], "outputs": [{"name": "out"}]}})
     };
     let raw = "s3://storm/train/";
-    let steps = if name == GRAPH || name == TIGHT {
+    let steps = if name == GRAPH || name == BOUND {
         vec![
             step("one", raw),
             step("left", "${one.outputs.out}"),
@@ -159,7 +166,7 @@ fn pipeline(name: &str) -> Value {
         vec![step("one", raw), step("two", "${one.outputs.out}")]
     };
     json!({"name": name, "region": "us-east-1", "role_arn": "arn:aws:iam::111122223333:role/prep",
-        "output_s3_uri": "s3://storm/pipelines", "budget_usd": if name == TIGHT { TIGHT_USD } else { 120.0 }, "steps": steps})
+        "output_s3_uri": "s3://storm/pipelines", "budget_usd": if name == BOUND { BOUND_USD } else { 120.0 }, "steps": steps})
 }
 
 /// The region's jobs of each kind.

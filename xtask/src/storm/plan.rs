@@ -105,9 +105,6 @@ pub(super) const FAULTS: [&str; 54] = [
     "cancel",
 ];
 
-/// Those of them that only a wide storm has.
-pub(super) const WIDE_FAULTS: [&str; 2] = ["away", "deleting"];
-
 /// How fast virtual time runs in a seed, and where it begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
@@ -173,8 +170,6 @@ pub(super) struct Plan {
     /// Few faults and fast time: covers what happens every few hours, at the end of a month, and
     /// with a new price.
     pub(super) is_quiet: bool,
-    /// Whether CI, endpoints of their own and a pipeline whose budget binds are played, and alarms judged.
-    pub(super) is_wide: bool,
     /// What becomes of a second database of the installation, if there is one.
     pub(super) twin: Option<Kind>,
     pub(super) push: bool,
@@ -199,15 +194,15 @@ pub(super) const STORM_MILLIS: u64 = 14_000;
 
 impl Plan {
     /// Draws a plan. `is_one_frozen`: three replicas, one of which freezes for good.
-    pub(super) fn draw(seed: u64, is_one_frozen: bool, is_wide: bool) -> Self {
+    pub(super) fn draw(seed: u64, is_one_frozen: bool) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
         let is_quiet = seed % QUIET_EVERY == QUIET_EVERY - 1;
         let is_fenced = is_fenced(seed) && !is_one_frozen;
         let is_calm = is_quiet || is_fenced;
         let calmer = if is_calm { 0.2 } else { 1.0 };
-        let mut region = region(&mut dice, calmer, is_wide);
+        let mut region = region(&mut dice, calmer);
         let mut blows: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
-            .map(|_| blow(&mut dice, is_wide))
+            .map(|_| blow(&mut dice))
             .collect();
         let mut replicas = dice.random_range(1..=3);
         if is_one_frozen {
@@ -254,7 +249,6 @@ impl Plan {
                 (false, false) => USUAL,
             },
             is_quiet,
-            is_wide,
             twin: is_fenced.then_some(if (seed / FENCED_EVERY).is_multiple_of(2) {
                 Kind::Copy
             } else {
@@ -274,7 +268,7 @@ impl Plan {
 }
 
 /// How often the region fails, by kind of fault.
-fn region(dice: &mut StdRng, calmer: f64, is_wide: bool) -> Value {
+fn region(dice: &mut StdRng, calmer: f64) -> Value {
     let mut share = |most: f64| {
         if dice.random_bool(0.6) {
             dice.random_range(0.0..most) * calmer
@@ -291,7 +285,7 @@ fn region(dice: &mut StdRng, calmer: f64, is_wide: bool) -> Value {
         "deny_again": share(0.20), "expired_credentials": share(0.03), "unknown_code": share(0.03),
         "lag": share(0.30), "forgotten": share(0.15), "billing_late": share(0.30), "billing_low": share(0.20), "short_pages": share(0.30),
         "expired_page": share(0.60), "pending": share(0.30), "no_spot_capacity": share(0.20),
-        "deleting": share(if is_wide { 0.30 } else { 0.0 }), "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
+        "deleting": share(0.30), "partial_metrics": share(0.20), "failed_series": share(0.10), "metric_pages": share(0.30),
     })
 }
 
@@ -309,8 +303,8 @@ pub(super) fn is_fenced(seed: u64) -> bool {
     seed % FENCED_EVERY == FENCED_EVERY / 2 + 3
 }
 
-fn blow(dice: &mut StdRng, is_wide: bool) -> (u64, Blow) {
-    let blow = match dice.random_range(0..if is_wide { 17 } else { 16 }) {
+fn blow(dice: &mut StdRng) -> (u64, Blow) {
+    let blow = match dice.random_range(0..17) {
         0..4 => Blow::Kill,
         4..6 => Blow::Freeze,
         6..8 => Blow::CutConnections,
@@ -319,7 +313,7 @@ fn blow(dice: &mut StdRng, is_wide: bool) -> (u64, Blow) {
         11 => Blow::ForeignCredentials,
         12 => Blow::StrangersJob,
         13 => Blow::Upgrade,
-        14 if is_wide => Blow::Away,
+        14 => Blow::Away,
         _ => Blow::Cancel,
     };
     (dice.random_range(500..STORM_MILLIS), blow)

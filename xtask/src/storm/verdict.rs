@@ -258,9 +258,9 @@ pub(super) fn judge(
     count_orphans(jobs, &booked, plan, &mut verdict);
     if is_over {
         at_rest::count(stage, &url, plan, client, endpoints_usd, &mut verdict)?;
-        at_rest::endpoints(&record, plan.is_wide.then_some(&booked), &mut verdict);
+        at_rest::endpoints(&record, &booked, &mut verdict);
         // A restored backup has lost the alarms of the time before, and a clock that is off makes estimates of its own.
-        if plan.is_wide && plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
+        if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
             alarms::count(&url, &stage.api_key, jobs, &booked, &mut verdict)?;
         }
     }

@@ -61,13 +61,9 @@ fn count_webhooks(
 
 /// Counts endpoints and their parts that are left, and endpoints that the region bills above what was reserved: nothing
 /// but their end at AWS keeps them within it while the service is away.
-pub(super) fn endpoints(
-    record: &Record,
-    booked: Option<&BTreeMap<String, Booked>>,
-    verdict: &mut Verdict,
-) {
+pub(super) fn endpoints(record: &Record, booked: &BTreeMap<String, Booked>, verdict: &mut Verdict) {
     for job in record.jobs.iter().filter(|job| job["kind"] == "endpoint") {
-        let own = booked.and_then(|booked| booked.get(&text(&job["attempt"])));
+        let own = booked.get(&text(&job["attempt"]));
         let reserved = own.map(|own| own.reserved);
         if let Some(reserved) = reserved.filter(|reserved| billed(job) > *reserved + CENT) {
             verdict.over_budget += 1;
