@@ -30,7 +30,7 @@ use crate::store::events::FeedEntry;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
     pub id: i64,
-    /// Absent where it concerns none that this installation's database knows; every project is told then.
+    /// Absent when the event is about a job that belongs to no known experiment; every project is then told.
     pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,
     /// The trial's candidate.
@@ -142,9 +142,13 @@ pub enum EventData {
     /// A job ran after its attempt had ended.
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
-    /// A job that names the trial is in no row.
+    /// A job of this installation is in no row of its database.
     #[serde(rename = "trial.unknown_job")]
-    TrialUnknownJob { job_name: String, is_stopped: bool },
+    TrialUnknownJob {
+        job_name: String,
+        /// It is being stopped, and its cost is in no ledger; otherwise it is left alone.
+        is_stopped: bool,
+    },
     #[serde(rename = "trial.orphaned_pool")]
     TrialOrphanedPool { job_name: String },
     #[serde(rename = "trial.pool_settled")]

@@ -49,7 +49,7 @@ pub(crate) struct NewEvent {
 #[derive(Debug, Clone)]
 pub struct FeedEntry {
     pub id: i64,
-    /// None where it concerns none that this database knows.
+    /// None for an event about a job that belongs to no known experiment.
     pub experiment_id: Option<ExperimentId>,
     pub trial_id: Option<TrialId>,
     pub candidate: Option<String>,

@@ -79,7 +79,7 @@ pub(crate) fn send(
     if let Some(once) = once {
         request = request.header("idempotency-key", once);
     }
-    // Written here, since whoever signs it signs these bytes; `send_json` writes them with indents.
+    // Callers sign `body.to_string()`, so send exactly those bytes: `send_json` would indent them.
     let mut answer = request
         .header("content-type", "application/json")
         .send(body.to_string())

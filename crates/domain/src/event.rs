@@ -215,12 +215,12 @@ pub enum Event {
     TrialBillingCorrected(BillingCorrection),
     #[serde(rename = "trial.orphaned_job")]
     TrialOrphanedJob { job_name: String },
-    /// A job that names the trial is not in this database. Without the trial either, every project is told.
+    /// A job that names the trial is not in this database. If the trial is not there either, every project is told.
     #[serde(rename = "trial.unknown_job")]
     TrialUnknownJob {
         job_name: String,
-        /// It is being stopped; its cost is in no ledger.
-        #[serde(default)]
+        /// It is being stopped; its cost is in no ledger. Left out when false, as events from before it are.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_stopped: bool,
     },
     #[serde(rename = "trial.orphaned_pool")]
@@ -551,8 +551,8 @@ impl fmt::Display for Event {
                 is_stopped: true,
             } => write!(
                 f,
-                "{job_name} bears this installation's marker, but neither it nor its trial is in this database. It is \
-                 stopped, and its cost is booked nowhere"
+                "{job_name} bears this installation's marker, but is not in this database, and there is no trial to \
+                 charge for it. It is stopped, and its cost is booked nowhere"
             ),
             Self::TrialUnknownJob { job_name, .. } => write!(
                 f,

@@ -179,8 +179,13 @@ impl Client {
             let request = agent().post(format!("{url}/v1/experiments"));
             let answer = match send(request, &stage.api_key, Some(name), spec) {
                 Ok(answer) => answer,
-                // Submitted so late that what the project has spent leaves too little: that is final.
-                Err(why) if why.contains("\"rule\":\"budget\"") => return false,
+                // Submitted so late that what the project has spent leaves too little: that is final. Before anything
+                // is spent, every budget covers its experiment.
+                Err(why)
+                    if why.contains("\"rule\":\"budget\"") && has_spent(&url, &stage.api_key) =>
+                {
+                    return false;
+                }
                 Err(why) => {
                     *last_error = why;
                     return true;
@@ -224,7 +229,7 @@ impl Client {
         }
     }
 
-    /// What is not over although no trial completes any more, in words; empty when all of it is.
+    /// Names whatever is still unfinished after the last trial has ended; empty if nothing is.
     pub(super) fn unfinished(&mut self, stage: &Stage) -> String {
         let Some(url) = stage.urls().into_iter().next() else {
             return "no replica answers".to_owned();
@@ -368,6 +373,12 @@ impl Client {
             });
         }
     }
+}
+
+/// Whether the project has spent anything, as far as it can be read.
+fn has_spent(url: &str, key: &str) -> bool {
+    let project = get(&format!("{url}/v1/projects/current"), key);
+    project.is_ok_and(|project| project["settled_usd"].as_f64() > Some(0.0))
 }
 
 /// Sends other users' requests, as fast as a few dashboards would. Returns how many were answered.
