@@ -24,16 +24,14 @@ impl Aws {
         }
     }
 
-    /// Has AWS end a job at another moment than before, also if it was to end at none.
+    /// Has AWS end a job at another moment than before; not found if there is no schedule, or it was carried out.
     pub async fn move_end(&self, end: &ScheduledEnd) -> Result<(), AwsError> {
         self.wait_for(Operation::UpdateSchedule).await?;
         crash::point("before_move_schedule");
         let reply = self.ports.schedules.update(end).await;
         crash::point("after_move_schedule");
-        match self.count(Operation::UpdateSchedule, reply, 0) {
-            Err(AwsError::NotFound(_)) => self.create_schedule(end).await,
-            reply => self.in_our_account(reply).await,
-        }
+        let reply = self.count(Operation::UpdateSchedule, reply, 0);
+        self.in_our_account(reply).await
     }
 
     /// When the schedule of a job ends it; not found if there is none.
@@ -64,7 +62,8 @@ impl Aws {
         }
     }
 
-    async fn create_schedule(&self, end: &ScheduledEnd) -> Result<(), AwsError> {
+    /// Has AWS end a job of which there is no schedule.
+    pub async fn create_schedule(&self, end: &ScheduledEnd) -> Result<(), AwsError> {
         self.wait_for(Operation::CreateSchedule).await?;
         crash::point("before_schedule");
         let reply = self.ports.schedules.create(end).await;

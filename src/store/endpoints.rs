@@ -101,10 +101,9 @@ impl Endpoint {
         }
     }
 
-    /// What is stored of its end at AWS.
-    pub fn end_facts(&self, has_role: bool) -> EndFacts {
+    /// What is known of its end at AWS. `seen_at`: when it was looked at, if it was there and not being deleted.
+    pub fn end_facts(&self, seen_at: Option<DateTime<Utc>>) -> EndFacts {
         EndFacts {
-            has_role,
             is_ending: self.is_stopping
                 || self.trial_state.is_terminal()
                 || self.state == EndpointState::Deleting
@@ -115,6 +114,7 @@ impl Endpoint {
             is_in_doubt: self.end.is_in_doubt,
             is_refused: self.end.is_refused,
             tried_at: self.end.tried_at,
+            seen_at,
         }
     }
 

@@ -50,7 +50,11 @@ impl Due for Endpoint {
 }
 
 async fn work(app: &App, endpoint: &Endpoint) -> Result<(), StoreError> {
+    let looked_at = app.clock.now();
     let seen = look(app, endpoint).await?;
+    let is_seen = seen.as_ref().is_some_and(|job| {
+        EndpointStatus::parse(&job.secondary_status) != EndpointStatus::Deleting
+    });
     let facts = endpoint.facts();
     let now = app.clock.now();
     let told = seen.as_ref().and_then(|job| job.failure_reason.clone());
@@ -78,7 +82,8 @@ async fn work(app: &App, endpoint: &Endpoint) -> Result<(), StoreError> {
     let ends = matches!(step, EndpointStep::Delete { .. } | EndpointStep::End);
     let mut next = change.next(app, step).await?;
     crash::point("after_deploy");
-    if !ends && !scheduled_end::keep(app, endpoint, now).await? {
+    let seen_at = is_seen.then_some(looked_at);
+    if !ends && !scheduled_end::keep(app, endpoint, seen_at, now).await? {
         next.due_at = next.due_at.map(|due| due.min(now + AGAIN));
     }
     app.store.record_endpoint(endpoint, &next, now).await?;

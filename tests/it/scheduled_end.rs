@@ -248,6 +248,32 @@ async fn an_extension_moves_the_end_at_aws_and_it_lives_until_then(pool: PgPool)
 }
 
 #[sqlx::test(migrations = false)]
+async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before_it(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    // The service is gone before it can move the end, and is back while the extension would last.
+    extend(&test, &id, 9).await;
+    test.advance(TimeDelta::hours(2)).await;
+    until_all_are_over(&test).await;
+    let view = read(&test, &id).await;
+    println!("{:?}: {:?}", view.state, view.reason);
+    assert_within_reservations(&test).await;
+    let record = test.record().await;
+    let of = dollars(&test, &jobs(&record)[0]).await;
+    assert!(
+        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+    let over = record["schedules"]["over"].as_array().unwrap();
+    assert_eq!(over.len(), 1, "no other schedule was made: {over:#?}");
+}
+
+#[sqlx::test(migrations = false)]
 async fn a_failed_move_is_retried_told_once_and_never_dearer(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = created(&test, &body("one")).await;

@@ -4,7 +4,7 @@
 
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd};
-use bakeoff_domain::serving::scheduled_end::{EndStep, NO_END, decide_end, no_end};
+use bakeoff_domain::serving::scheduled_end::{EndFacts, EndStep, NO_END, decide_end, no_end};
 use chrono::{DateTime, Utc};
 
 use crate::app::App;
@@ -12,10 +12,12 @@ use crate::store::StoreError;
 use crate::store::endpoints::{EndTrouble, Endpoint, WhichEndpoints};
 use crate::tasks::confirm_account;
 
-/// Does what is to be done about the end of an endpoint; false if it must be tried again soon.
+/// Does what is to be done about the end of an endpoint; false if it must be tried again soon. `seen_at`: when it was
+/// looked at, if it was there and not being deleted.
 pub(super) async fn keep(
     app: &App,
     endpoint: &Endpoint,
+    seen_at: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let role = app.settings.scheduler_role_arn.as_ref();
@@ -28,11 +30,23 @@ pub(super) async fn keep(
         at,
         role_arn,
     };
-    match decide_end(&endpoint.end_facts(true), now) {
+    let known = Known {
+        endpoint,
+        facts: endpoint.end_facts(seen_at),
+        now,
+    };
+    match decide_end(&known.facts, now) {
         EndStep::Nothing => Ok(true),
-        EndStep::Move { to } => change(app, endpoint, end(to), now).await,
-        EndStep::Check { at } => check(app, endpoint, end(at), now).await,
+        EndStep::Move { to } => change(app, &known, end(to)).await,
+        EndStep::Check { at } => check(app, &known, end(at)).await,
     }
+}
+
+/// What a step was decided on.
+struct Known<'a> {
+    endpoint: &'a Endpoint,
+    facts: EndFacts,
+    now: DateTime<Utc>,
 }
 
 /// Whether this process may change what the account has.
@@ -41,16 +55,21 @@ async fn may_act(app: &App, now: DateTime<Utc>) -> Result<bool, StoreError> {
 }
 
 /// Moves it. That its outcome is not known is written before: a crash or a claim in between has it sent again.
-async fn change(
-    app: &App,
-    endpoint: &Endpoint,
-    end: ScheduledEnd,
-    now: DateTime<Utc>,
-) -> Result<bool, StoreError> {
+async fn change(app: &App, known: &Known<'_>, end: ScheduledEnd) -> Result<bool, StoreError> {
+    let (endpoint, now) = (known.endpoint, known.now);
     if !may_act(app, now).await? || !app.store.doubt_scheduled_end(endpoint.claim(), now).await? {
         return Ok(false);
     }
-    match app.place.aws.move_end(&end).await {
+    let aws = &app.place.aws;
+    let mut reply = aws.move_end(&end).await;
+    if let Err(AwsError::NotFound(_)) = reply {
+        // It was carried out while the change was on its way: what AWS has ended stays ended.
+        if known.facts.has_ended(app.clock.now()) {
+            return Ok(true);
+        }
+        reply = aws.create_schedule(&end).await;
+    }
+    match reply {
         Ok(()) => confirmed(app, endpoint, &end, now).await,
         Err(error) => failed(app, endpoint, &error, now).await,
     }
@@ -84,12 +103,8 @@ async fn is_over(app: &App, endpoint: &Endpoint) -> Result<bool, StoreError> {
 }
 
 /// Asks whether it is still scheduled as it was; otherwise it is moved there again.
-async fn check(
-    app: &App,
-    endpoint: &Endpoint,
-    end: ScheduledEnd,
-    now: DateTime<Utc>,
-) -> Result<bool, StoreError> {
+async fn check(app: &App, known: &Known<'_>, end: ScheduledEnd) -> Result<bool, StoreError> {
+    let (endpoint, now) = (known.endpoint, known.now);
     if !may_act(app, now).await? {
         return Ok(false);
     }
@@ -100,7 +115,7 @@ async fn check(
                 job = end.job_name,
                 "the schedule of an endpoint was changed at AWS; putting it back"
             );
-            change(app, endpoint, end, now).await
+            change(app, known, end).await
         }
         // The schedule was fine an hour ago: not being allowed to look is told when it is to be moved.
         Err(AwsError::Denied(_)) => confirmed(app, endpoint, &end, now).await,

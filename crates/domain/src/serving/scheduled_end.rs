@@ -12,12 +12,12 @@ const AFTER_EXPIRY: TimeDelta = TimeDelta::minutes(5);
 const CHECK_EVERY: TimeDelta = TimeDelta::hours(1);
 /// When it is tried again after a definite refusal.
 const REFUSED_FOR: TimeDelta = TimeDelta::hours(1);
+/// A schedule is carried out within a minute of its time (EventBridge Scheduler user guide, "Schedule types").
+const CARRIED_OUT_WITHIN: TimeDelta = TimeDelta::minutes(2);
 
 /// What is stored of the end at AWS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndFacts {
-    /// Whether the service has a role that schedules may use.
-    pub has_role: bool,
     /// Whether its deletion was asked for, or it is over.
     pub is_ending: bool,
     /// Once it serves.
@@ -32,6 +32,20 @@ pub struct EndFacts {
     pub is_refused: bool,
     /// When AWS was last asked about it.
     pub tried_at: Option<DateTime<Utc>>,
+    /// When it was looked at, if it was there then and not being deleted.
+    pub seen_at: Option<DateTime<Utc>>,
+}
+
+impl EndFacts {
+    /// Whether AWS has ended it, as far as is known: its schedule was due, and nobody has seen it since. Another schedule
+    /// would say that it was billed for longer.
+    pub fn has_ended(&self, now: DateTime<Utc>) -> bool {
+        let Some(end) = self.confirmed.filter(|end| *end <= now) else {
+            return false;
+        };
+        self.seen_at
+            .is_none_or(|seen| seen < end + CARRIED_OUT_WITHIN)
+    }
 }
 
 /// The next step.
@@ -62,7 +76,7 @@ fn wanted(facts: &EndFacts) -> Option<DateTime<Utc>> {
 
 /// Decides the next step.
 pub fn decide_end(facts: &EndFacts, now: DateTime<Utc>) -> EndStep {
-    if !facts.has_role || facts.is_ending {
+    if facts.is_ending || facts.has_ended(now) {
         return EndStep::Nothing;
     }
     let Some(to) = wanted(facts).filter(|to| *to > now) else {
@@ -122,7 +136,6 @@ mod tests {
 
     fn facts() -> EndFacts {
         EndFacts {
-            has_role: true,
             is_ending: false,
             expires_at: at(60),
             latest_end: at(120),
@@ -130,7 +143,29 @@ mod tests {
             is_in_doubt: false,
             is_refused: false,
             tried_at: Some(NOW),
+            seen_at: Some(NOW),
         }
+    }
+
+    #[test]
+    fn what_aws_has_ended_is_given_no_later_end_unless_it_is_seen_alive() {
+        let extended = |seen_at| EndFacts {
+            expires_at: at(110),
+            confirmed: at(65),
+            seen_at,
+            ..facts()
+        };
+        let now = NOW + TimeDelta::minutes(80);
+        for seen_at in [None, at(64), at(66)] {
+            let step = decide_end(&extended(seen_at), now);
+            assert_eq!(step, EndStep::Nothing, "{seen_at:?}");
+        }
+        let moved = EndStep::Move {
+            to: NOW + TimeDelta::minutes(115),
+        };
+        assert_eq!(decide_end(&extended(at(79)), now), moved);
+        let before = NOW + TimeDelta::minutes(64);
+        assert_eq!(decide_end(&extended(None), before), moved);
     }
 
     #[test]
@@ -186,10 +221,6 @@ mod tests {
         for over in [
             EndFacts {
                 is_ending: true,
-                ..long
-            },
-            EndFacts {
-                has_role: false,
                 ..long
             },
             EndFacts {
