@@ -114,7 +114,8 @@ pub(crate) fn agent() -> ureq::Agent {
     agent_within(ANSWER_MAX)
 }
 
-fn agent_within(most: Duration) -> ureq::Agent {
+/// The same with a timeout of its own.
+pub(crate) fn agent_within(most: Duration) -> ureq::Agent {
     ureq::Agent::config_builder()
         .timeout_global(Some(most))
         .http_status_as_error(false)

@@ -9,11 +9,14 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::ci::Ci;
+use super::control::Control;
 use super::endpoints::Endpoints;
+use super::feed::Feed;
 use super::hooks::Hooks;
 use super::models::Models;
+use super::neighbour::Neighbour;
 use super::pipelines::Pipelines;
-use super::plan::Plan;
+use super::plan::{Kind, Plan};
 use super::stage::{KEEP_ALIVE_SECONDS, Stage};
 use crate::http::{agent, get, pages, post, send};
 
@@ -21,7 +24,7 @@ use crate::http::{agent, get, pages, post, send};
 /// continued, and nothing may keep them waiting.
 pub(super) const TURN_MAX: Duration = Duration::from_secs(2);
 /// Parts of a turn beside the submissions.
-const PARTS: usize = 6;
+const PARTS: usize = 8;
 /// Pause between two requests of the load.
 const LOAD_EVERY: Duration = Duration::from_millis(25);
 /// The project's budget as a share of the experiments' budgets together, so that it binds as well.
@@ -76,6 +79,9 @@ pub(super) struct Client {
     pub(super) endpoints: Endpoints,
     pub(super) ci: Ci,
     pub(super) hooks: Hooks,
+    pub(super) control: Control,
+    pub(super) neighbour: Neighbour,
+    pub(super) feed: Feed,
     /// What comes next of what is done in turn.
     part: usize,
     /// Polls that found more reserved and spent than a budget allows.
@@ -83,16 +89,24 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(plan: &Plan) -> Result<Self, String> {
+    pub(super) fn new(plan: &Plan, stage: &Stage) -> Result<Self, String> {
+        let has_twin = plan.twin.is_some();
+        let is_restored = plan.twin == Some(Kind::Backup);
+        let mut pending = match plan.twin {
+            _ if plan.is_quiet => quiet_specs(),
+            Some(_) => short_specs(),
+            None => specs(),
+        };
+        // Its full run is twice its trial.
+        for Pending { spec, .. } in pending.iter_mut().filter(|one| one.name == POOLED) {
+            let trial = spec["workload"]["trial_tokens"].as_u64().unwrap_or(0);
+            spec["workload"]["total_tokens"] = json!(2 * trial);
+        }
         Ok(Self {
             accepted: Vec::new(),
             cancels: Vec::new(),
             asked: BTreeMap::new(),
-            pending: match plan.twin {
-                _ if plan.is_quiet => quiet_specs(),
-                Some(_) => short_specs(),
-                None => specs(),
-            },
+            pending,
             error: String::new(),
             has_project_budget: false,
             price: if plan.is_quiet {
@@ -100,11 +114,14 @@ impl Client {
             } else {
                 Price::Stays
             },
-            models: Models::new(plan.twin.is_some()),
-            pipelines: Pipelines::new(plan.twin.is_some()),
-            endpoints: Endpoints::new(plan.twin.is_some()),
-            ci: Ci::new(plan.twin.is_some()),
-            hooks: Hooks::start(plan.twin.is_some())?,
+            models: Models::new(is_restored),
+            pipelines: Pipelines::new(plan.twin),
+            endpoints: Endpoints::new(has_twin),
+            ci: Ci::new(has_twin),
+            hooks: Hooks::start(is_restored)?,
+            control: Control::new(has_twin),
+            neighbour: Neighbour::new(has_twin),
+            feed: Feed::start(stage, is_restored),
             part: 0,
             overdrawn: 0,
         })
@@ -225,7 +242,9 @@ impl Client {
                 self.ci.work(stage);
                 self.accept_those_of_ci(url, &stage.api_key);
             }
-            _ => self.hooks.set(stage),
+            5 => self.hooks.set(stage),
+            6 => self.control.work(stage, url, &mut self.accepted),
+            _ => self.neighbour.work(stage, url),
         }
     }
 
@@ -243,6 +262,9 @@ impl Client {
             ("pipelines and endpoints", self.pipelines.are_over(stage)),
             ("model packages", self.models.are_registered(&url, key)),
             ("outgoing webhooks", self.hooks.are_delivered(&url, key)),
+            ("what people change", self.control.is_over()),
+            ("the neighbour", self.neighbour.is_over(stage, &url)),
+            ("the feed's reader", self.feed.has_read_all(&url, key)),
         ];
         let open: Vec<&str> = parts
             .into_iter()
@@ -424,12 +446,12 @@ pub(super) fn strangers_job(region_url: &str, name: &str) -> Result<Value, Strin
 
 /// Of an experiment that CI has started.
 const CI: &str = "ci";
-const POOLED: &str = "pooled";
+pub(super) const POOLED: &str = "pooled";
 const SPOT: &str = "spot";
-const TIGHT: &str = "tight";
+pub(super) const TIGHT: &str = "tight";
 /// Three types by cost, one after the other: those that do not come first are stopped once they are
 /// measured, or not started, and their pools let go.
-const RACE: &str = "race";
+pub(super) const RACE: &str = "race";
 /// Its job would train for ten hours.
 const LONG: &str = "long";
 const LONG_TOKENS_OF_WEEKS: u64 = 150_000_000_000;
@@ -502,11 +524,16 @@ pub(super) fn workload() -> Value {
     })
 }
 
+/// How each type trains it.
+pub(super) fn profile() -> Value {
+    json!({"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true})
+}
+
 /// Repeats that can share a warm pool, spot with checkpoints, more eager trials than a small budget
 /// can hold at once, one that runs until it is cancelled, and a race.
 fn specs() -> Vec<Pending> {
     let workload = workload();
-    let profile = json!({"micro_batch_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_stage": 2, "activation_checkpointing": true});
+    let profile = profile();
     let spec = |name: &'static str, budget_share: f64, candidates: Value| Pending {
         name,
         budget_share,

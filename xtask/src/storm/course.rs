@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::{self, Client, TURN_MAX};
 use super::database::{Database, LeftOpen};
 use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
-use super::stage::{LEASE_SECONDS, Stage};
+use super::stage::{LEASE_SECONDS, Place, Stage};
 use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
 use crate::http::{get, pages, post};
@@ -44,6 +44,8 @@ pub(super) struct Ground {
     /// Needed to simulate migrations by a newer program and to see what sessions hold; without it
     /// there are none, and nothing is seen.
     pub(super) psql: Option<PathBuf>,
+    /// Where our programs are, by name.
+    pub(super) program: fn(&str) -> PathBuf,
     /// Whether one of three replicas freezes for good in every seed.
     pub(super) is_one_frozen: bool,
 }
@@ -68,8 +70,12 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     };
     let folder = ground.folder.join(format!("seed-{seed}{again}"));
     let database = ground.database(&format!("storm_{seed}{again}"));
-    let mut stage = Stage::set(folder.clone(), &plan, database, seed)?;
-    let mut client = Client::new(&plan)?;
+    let place = Place {
+        folder: folder.clone(),
+        program: ground.program,
+    };
+    let mut stage = Stage::set(place, &plan, database, seed)?;
+    let mut client = Client::new(&plan, &stage)?;
     let mut twin = plan.twin.map(Twin::new);
     let load = plan.has_load.then(|| Load::start(&stage));
     storm(&mut stage, &mut plan, &mut client)?;
@@ -103,8 +109,8 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     if !is_over {
         let open = client.unfinished(&stage);
         verdict.notes.push(format!(
-            "not over: {open}; the last errors were {:?} of CI and {:?} of pipelines",
-            client.ci.error, client.pipelines.error
+            "not over: {open}; the last errors were {:?} of CI, {:?} of pipelines and {:?} of changes",
+            client.ci.error, client.pipelines.error, client.control.error
         ));
     }
     if is_deaf {

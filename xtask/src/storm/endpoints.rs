@@ -1,5 +1,6 @@
-//! Endpoints that people ask for: one whose life is extended, one that is deleted by hand, and one of a pipeline whose
-//! budget an extension would break.
+//! Endpoints that people ask for: one whose life is extended and that is given a broken model, which is taken back; one
+//! that is deleted by hand, and one while it is being created, when SageMaker refuses; one whose model answers nothing
+//! useful, and one whose model never comes up; and one of a pipeline whose budget an extension would break.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,10 @@ use crate::http::{agent, delete, get, pages, send};
 
 const EXTENDED: &str = "extended";
 const DELETED: &str = "deleted";
+const HASTY: &str = "hasty";
+/// Their models are named after what becomes of them in the region.
+const BROKEN: &str = "broken";
+const CRASHES: &str = "crashes";
 /// Hours that an endpoint is extended to, and dollars that bound them.
 const HOURS: u32 = 2;
 const BUDGET_USD: f64 = 20.0;
@@ -25,8 +30,11 @@ pub(super) struct Endpoints {
     accepted: BTreeMap<String, &'static str>,
     /// Those that were changed as they were to be.
     changed: BTreeSet<String>,
+    is_given_a_broken_model: bool,
     pub(super) extensions: u64,
     pub(super) deletions: u64,
+    /// Those that were asked for while the endpoint was being created.
+    pub(super) early_deletions: u64,
     /// Extensions that a pipeline's budget refused.
     pub(super) refused: u64,
     /// Extensions that were granted beyond a pipeline's budget.
@@ -39,13 +47,15 @@ impl Endpoints {
             pending: if is_idle {
                 Vec::new()
             } else {
-                vec![EXTENDED, DELETED]
+                vec![EXTENDED, DELETED, HASTY, BROKEN, CRASHES]
             },
             is_idle,
             accepted: BTreeMap::new(),
             changed: BTreeSet::new(),
+            is_given_a_broken_model: false,
             extensions: 0,
             deletions: 0,
+            early_deletions: 0,
             refused: 0,
             overdrawn: 0,
         }
@@ -76,15 +86,35 @@ impl Endpoints {
             if one["state"] == "in_service" {
                 self.change(&url, key, &one);
             }
+            if one["status"] == "Creating" {
+                self.delete_early(&url, key, &one);
+            }
+        }
+    }
+
+    fn delete_early(&mut self, url: &str, key: &str, one: &Value) {
+        let id = one["id"].as_str().unwrap_or_default();
+        let is_hasty = self.accepted.get(id) == Some(&HASTY);
+        if is_hasty
+            && !self.changed.contains(id)
+            && delete(&format!("{url}/v1/endpoints/{id}"), key).is_ok()
+        {
+            self.early_deletions += 1;
+            self.changed.insert(id.to_owned());
         }
     }
 
     fn change(&mut self, url: &str, key: &str, one: &Value) {
         let id = one["id"].as_str().unwrap_or_default().to_owned();
+        let path = format!("{url}/v1/endpoints/{id}");
         if self.changed.contains(&id) {
+            let is_extended = self.accepted.get(&id) == Some(&EXTENDED);
+            if is_extended && !self.is_given_a_broken_model {
+                let body = json!({"model": model(BROKEN)});
+                self.is_given_a_broken_model = send(agent().patch(&path), key, None, &body).is_ok();
+            }
             return;
         }
-        let path = format!("{url}/v1/endpoints/{id}");
         let extend = |hours: u32, budget_usd: Option<f64>| {
             let body = json!({"time_to_live_hours": hours, "budget_usd": budget_usd});
             send(agent().patch(&path), key, None, &body)
@@ -118,32 +148,66 @@ impl Endpoints {
         }
     }
 
-    /// What is booked for each of its own, by job, and what all of them have cost, millionths of a dollar.
-    pub(super) fn booked(
+    /// What the service believes of each of them.
+    pub(super) fn believed(
         &self,
         url: &str,
         key: &str,
         micro: impl Fn(f64) -> i64,
-    ) -> Result<(BTreeMap<String, Booked>, i64), String> {
-        let (mut booked, mut settled) = (BTreeMap::<String, Booked>::new(), 0);
-        for id in self.accepted.keys() {
+    ) -> Result<Believed, String> {
+        let mut believed = Believed::default();
+        for (id, name) in &self.accepted {
             let view = get(&format!("{url}/v1/endpoints/{id}"), key)?;
-            settled += micro(view["settled_usd"].as_f64().unwrap_or(f64::NAN));
+            let has_served = !view["in_service_at"].is_null();
+            let is_bad = [BROKEN, CRASHES].contains(name);
+            if is_bad && has_served {
+                believed
+                    .wrong
+                    .push(format!("{name} was put into service: {view}"));
+            }
+            believed.failed += u64::from(is_bad && view["state"] == "failed");
+            let revisions = view["revisions"].as_array().into_iter().flatten();
+            let outcomes = revisions.filter_map(|one| one["outcome"].as_str());
+            let rolled_back = outcomes.filter(|outcome| outcome.contains("rolled back"));
+            believed.rolled_back += rolled_back.count() as u64;
+            believed.settled += micro(view["settled_usd"].as_f64().unwrap_or(f64::NAN));
             let experiment = view["experiment_id"].as_str().unwrap_or_default();
             let ledger = format!("{url}/v1/experiments/{experiment}/ledger?page_size=25");
             for entry in pages(&ledger, key)? {
                 let job = entry["job_id"].as_str().unwrap_or_default().to_owned();
-                let own = booked.entry(job).or_insert_with(Booked::of_step);
+                let own = believed.booked.entry(job).or_insert_with(Booked::of_step);
                 own.add(&entry);
             }
         }
-        Ok((booked, settled))
+        Ok(believed)
     }
 }
 
+/// What the service believes of the endpoints.
+#[derive(Default)]
+pub(super) struct Believed {
+    /// What is booked for each of its own, by job.
+    pub(super) booked: BTreeMap<String, Booked>,
+    /// What all of them have cost, millionths of a dollar.
+    pub(super) settled: i64,
+    /// Those that failed, as they should, and updates that were rolled back.
+    pub(super) failed: u64,
+    pub(super) rolled_back: u64,
+    pub(super) wrong: Vec<String>,
+}
+
+fn model(name: &str) -> Value {
+    json!({"image": "serve:1", "model_s3_uri": format!("s3://storm/models/{name}/model.tar.gz")})
+}
+
 fn endpoint(name: &str) -> Value {
+    let model = model(if [BROKEN, CRASHES].contains(&name) {
+        name
+    } else {
+        "one"
+    });
     json!({"name": name, "region": "us-east-1", "owner": "storm", "endpoint": {
-        "model": {"image": "serve:1", "model_s3_uri": "s3://storm/models/one/model.tar.gz"},
+        "model": model,
         "instance_type": "ml.g5.xlarge", "time_to_live_hours": 1, "role_arn": "arn:aws:iam::111122223333:role/serve",
         "smoke_test": {"body": "{}", "expect": "generated_text"}}})
 }

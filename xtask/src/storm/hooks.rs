@@ -1,5 +1,6 @@
-//! A webhook endpoint that is often in trouble: it refuses, hangs up before it reads, and hangs up after it has read. At
-//! the end, every event that its project had since it was created must have arrived, each under one id.
+//! A webhook endpoint that is often in trouble: it refuses, asks for patience, hangs up before it reads, and hangs up
+//! after it has read. At the end, every event that its project had since it was created must have arrived, each under
+//! one id. A second one says that it is gone, and is never called again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,8 +25,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// More than a message ever has.
 const BODY_MAX: usize = 1 << 20;
 
-/// Ids under which each event has come, by the event's number.
-type Taken = Arc<Mutex<BTreeMap<i64, BTreeSet<String>>>>;
+/// An endpoint, and what it hears of. Its whole address is a secret, so that it is known by its kinds.
+#[derive(Clone, Copy)]
+struct Door {
+    path: &'static str,
+    kinds: &'static [&'static str],
+}
+
+const HOOKS: Door = Door {
+    path: "/hooks",
+    kinds: &KINDS,
+};
+/// Answers 410.
+const GONE: Door = Door {
+    path: "/gone",
+    kinds: &["trial.submitted"],
+};
+
+/// What has come.
+#[derive(Default)]
+struct Arrived {
+    /// Ids under which each event has come, by the event's number.
+    ids: BTreeMap<i64, BTreeSet<String>>,
+    /// Requests that were asked to come later.
+    put_off: u64,
+    /// Messages that came to the one that is gone.
+    came_to_gone: BTreeSet<String>,
+}
+
+type Taken = Arc<Mutex<Arrived>>;
 
 pub(super) struct Hooks {
     taken: Taken,
@@ -34,6 +62,7 @@ pub(super) struct Hooks {
     /// No more trouble.
     is_calm: Arc<AtomicBool>,
     is_set: bool,
+    is_gone_set: bool,
     /// A restored backup knows neither the endpoint nor what was on its way.
     is_idle: bool,
 }
@@ -70,6 +99,7 @@ impl Hooks {
             is_over,
             is_calm,
             is_set: false,
+            is_gone_set: false,
             is_idle,
         })
     }
@@ -79,27 +109,60 @@ impl Hooks {
         self.is_calm.store(true, Ordering::SeqCst);
     }
 
-    /// Creates the endpoint, once: whether an answer that was lost has done it is looked up first.
+    /// Creates both endpoints, once: whether an answer that was lost has done it is looked up first.
     pub(super) fn set(&mut self, stage: &Stage) {
-        let Some(url) = stage.urls().into_iter().next().filter(|_| !self.is_set) else {
+        let is_set = self.is_idle || self.is_set && self.is_gone_set;
+        let Some(url) = stage.urls().into_iter().next().filter(|_| !is_set) else {
             return;
         };
         let all = format!("{url}/v1/webhook-endpoints");
-        match pages(&all, &stage.api_key) {
-            Ok(found) if self.is_idle || !found.is_empty() => self.is_set = true,
-            Ok(_) => {
-                let own = format!("http://127.0.0.1:{}/hooks", self.port);
-                let asked = json!({"url": own, "kinds": KINDS});
+        let Ok(found) = pages(&all, &stage.api_key) else {
+            return;
+        };
+        self.is_set = found.iter().any(|one| leads_to(one, HOOKS));
+        self.is_gone_set = found.iter().any(|one| leads_to(one, GONE));
+        for (door, is_set) in [(HOOKS, self.is_set), (GONE, self.is_gone_set)] {
+            if !is_set {
+                let own = format!("http://127.0.0.1:{}{}", self.port, door.path);
+                let asked = json!({"url": own, "kinds": door.kinds});
                 drop(post(&all, &stage.api_key, &asked));
             }
-            Err(_) => {}
         }
+    }
+
+    /// Requests that were asked to come later.
+    pub(super) fn put_off(&self) -> u64 {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.put_off
+    }
+
+    /// Whether the one that is gone was called; if it was called again after its answer was heard, that is wrong.
+    pub(super) fn judge_gone(&self, url: &str, key: &str) -> Result<(u64, Option<String>), String> {
+        let endpoints = pages(&format!("{url}/v1/webhook-endpoints"), key)?;
+        let Some(one) = endpoints.iter().find(|one| leads_to(one, GONE)) else {
+            return Ok((0, None));
+        };
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_called = !taken.came_to_gone.is_empty();
+        let is_disabled = !one["disabled_at"].is_null();
+        let wrong = was_called != is_disabled;
+        Ok((
+            u64::from(is_disabled),
+            wrong.then(|| {
+                format!(
+                    "a webhook endpoint that answers 410 was called: {was_called}, and is {one}"
+                )
+            }),
+        ))
     }
 
     /// Whether nothing is on its way any more.
     pub(super) fn are_delivered(&self, url: &str, key: &str) -> bool {
         self.is_idle
-            || deliveries(url, key).is_ok_and(|all| all.iter().all(|one| one["state"] != "pending"))
+            || [HOOKS, GONE].into_iter().all(|door| {
+                deliveries_of(url, key, door)
+                    .is_ok_and(|all| all.iter().all(|one| one["state"] != "pending"))
+            })
     }
 
     /// How many have arrived, and what is wrong.
@@ -107,14 +170,14 @@ impl Hooks {
         if self.is_idle {
             return Ok((0, Vec::new()));
         }
-        let sent = deliveries(url, key)?;
+        let sent = deliveries_of(url, key, HOOKS)?;
         let first = sent.iter().filter_map(|one| one["event_id"].as_i64()).min();
         let first = first.unwrap_or(i64::MAX);
         let mut wrong = Vec::new();
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         for one in &sent {
             let (id, event) = (one["id"].as_str().unwrap_or_default(), &one["event_id"]);
-            let ids = event.as_i64().and_then(|event| taken.get(&event));
+            let ids = event.as_i64().and_then(|event| taken.ids.get(&event));
             let is_right = ids.is_some_and(|ids| ids.iter().eq([id]));
             if one["state"] != "delivered" || !is_right {
                 wrong.push(format!(
@@ -135,14 +198,19 @@ impl Hooks {
             .filter_map(|one| one["id"].as_i64());
         let missing = missing.filter(|id| *id >= first && !written.contains(id));
         wrong.extend(missing.map(|id| format!("event {id} has no delivery")));
-        Ok((taken.len().try_into().unwrap_or(u64::MAX), wrong))
+        Ok((taken.ids.len().try_into().unwrap_or(u64::MAX), wrong))
     }
 }
 
-fn deliveries(url: &str, key: &str) -> Result<Vec<Value>, String> {
+fn leads_to(endpoint: &Value, door: Door) -> bool {
+    let kinds = endpoint["kinds"].as_array();
+    kinds.is_some_and(|kinds| kinds.len() == door.kinds.len())
+}
+
+fn deliveries_of(url: &str, key: &str, door: Door) -> Result<Vec<Value>, String> {
     let endpoints = pages(&format!("{url}/v1/webhook-endpoints"), key)?;
     let mut all = Vec::new();
-    for one in &endpoints {
+    for one in endpoints.iter().filter(|one| leads_to(one, door)) {
         let id = one["id"].as_str().unwrap_or_default();
         // One that was disabled would be an end of it, too.
         get(&format!("{url}/v1/webhook-endpoints/{id}"), key)?;
@@ -158,6 +226,8 @@ enum Trouble {
     /// It is not read.
     Deaf,
     Refuses,
+    /// It asks for patience.
+    Busy,
     /// It is taken, and nobody hears of it.
     Mute,
 }
@@ -166,6 +236,7 @@ impl Trouble {
     fn of(number: u64) -> Option<Self> {
         match number % 7 {
             1 => Some(Self::Refuses),
+            2 => Some(Self::Busy),
             3 => Some(Self::Deaf),
             5 => Some(Self::Mute),
             _ => None,
@@ -181,6 +252,8 @@ fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::i
     }
     let mut reader = BufReader::new(stream);
     let (mut id, mut length) = (String::new(), 0);
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
@@ -203,11 +276,25 @@ fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::i
         return stream
             .write_all(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     }
+    let mut kept = taken.lock().unwrap_or_else(PoisonError::into_inner);
+    if request.contains(GONE.path) {
+        kept.came_to_gone.insert(id);
+        drop(kept);
+        return stream
+            .write_all(b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    }
+    if trouble == Some(Trouble::Busy) {
+        kept.put_off += 1;
+        drop(kept);
+        return stream.write_all(
+            b"HTTP/1.1 429 Busy\r\nretry-after: 60\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        );
+    }
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     if let Some(event) = body["data"]["id"].as_i64() {
-        let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.entry(event).or_default().insert(id);
+        kept.ids.entry(event).or_default().insert(id);
     }
+    drop(kept);
     if trouble == Some(Trouble::Mute) {
         return Ok(());
     }

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::plan::Kind;
 use super::stage::Stage;
 use crate::http::{agent, get, pages, post, send};
 
-/// A diamond of steps, which are tried again; one that is cancelled as soon as its first job runs; and one that tunes,
-/// transforms and serves.
+/// A diamond of steps, which are tried again, and the first of them once more, whose output is there already; one that is
+/// cancelled as soon as its first job runs; and one that tunes, transforms and serves.
 const GRAPH: &str = "graph";
 const CUT: &str = "cut";
 const SERVE: &str = "serve";
@@ -33,17 +34,18 @@ pub(super) struct Pipelines {
 }
 
 impl Pipelines {
-    /// A restored backup would not know all of them, and at its pace they would take minutes.
-    pub(super) fn new(is_idle: bool) -> Self {
+    /// A restored backup would not know all of them; beside a copy, at whose pace the others would take minutes, there is
+    /// one that is cancelled.
+    pub(super) fn new(twin: Option<Kind>) -> Self {
         Self {
-            pending: if is_idle {
-                Vec::new()
-            } else {
-                vec![GRAPH, CUT, SERVE, BOUND]
+            pending: match twin {
+                None => vec![GRAPH, CUT, SERVE, BOUND],
+                Some(Kind::Copy) => vec![CUT],
+                Some(Kind::Backup) => Vec::new(),
             },
             accepted: BTreeMap::new(),
-            is_cut: is_idle,
-            is_updated: is_idle,
+            is_cut: twin == Some(Kind::Backup),
+            is_updated: twin.is_some(),
             error: String::new(),
         }
     }
@@ -151,17 +153,20 @@ fn pipeline(name: &str) -> Value {
     let step = |step: &str, input: &str| {
         json!({"name": step, "retries": 2, "processing": {
             "image": "prep:1", "script_s3_uri": "s3://storm/train/part-0", "instance_type": "ml.m5.xlarge",
-            "max_runtime_seconds": 1800, "reuse_if_unchanged": false, "environment": {"STEP": step},
+            "max_runtime_seconds": 1800, "reuse_if_unchanged": name == GRAPH, "environment": {"STEP": step},
             "inputs": [{"name": "raw", "s3_uri": input}], "outputs": [{"name": "out"}]}})
     };
     let raw = "s3://storm/train/";
     let steps = if name == GRAPH || name == BOUND {
-        vec![
+        let mut again = step("one", raw);
+        (again["name"], again["after"]) = (json!("again"), json!(["last"]));
+        let first = [
             step("one", raw),
             step("left", "${one.outputs.out}"),
             step("right", "${one.outputs.out}"),
             step("last", "${left.outputs.out}"),
-        ]
+        ];
+        first.into_iter().chain([again]).collect()
     } else if name == SERVE {
         serve()
     } else {
@@ -187,6 +192,8 @@ pub(super) struct Believed {
     pub(super) entries: BTreeMap<String, Vec<Value>>,
     /// Steps that have completed.
     pub(super) steps: u64,
+    /// Steps that took over what an equal one had made.
+    pub(super) reused: u64,
     /// Pipelines that failed because their budget did not hold the next step.
     pub(super) bound: u64,
     /// Millionths of a dollar, over all pipelines.
@@ -223,6 +230,8 @@ pub(super) fn believed(
                 .push(format!("{id} has {paid} in its ledger: {one}"));
         }
         let mut steps = one["steps"].as_array().into_iter().flatten();
+        let reused = steps.clone().filter(|step| !step["reused_from"].is_null());
+        believed.reused += reused.count() as u64;
         let is_bound = |step: &Value| {
             let why = step["reason"].as_str().unwrap_or_default();
             step["state"] == "failed" && why.contains(BUDGET_TOO_SMALL)

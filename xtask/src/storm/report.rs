@@ -8,7 +8,7 @@ pub(super) type Figure = (&'static str, fn(&Verdict) -> u32);
 pub(super) type Count = (&'static str, fn(&Verdict) -> u64);
 
 /// Figures that must be zero.
-pub(super) const WRONGS: [Figure; 19] = [
+pub(super) const WRONGS: [Figure; 21] = [
     ("duplicates", |one| one.duplicates),
     ("lost", |one| one.lost),
     ("orphans", |one| one.orphans),
@@ -25,6 +25,8 @@ pub(super) const WRONGS: [Figure; 19] = [
     ("pipelines_wrong", |one| one.pipelines_wrong),
     ("webhooks_wrong", |one| one.webhooks_wrong),
     ("endpoints_leaked", |one| one.endpoints_leaked),
+    ("endpoints_wrong", |one| one.endpoints_wrong),
+    ("feed_wrong", |one| one.feed_wrong),
     ("false_alarms", |one| one.false_alarms),
     ("ci_wrong", |one| one.ci_wrong),
     ("missing_alarms", |one| one.missing_alarms),

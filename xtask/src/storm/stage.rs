@@ -16,7 +16,7 @@ use super::database::Database;
 use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::upgrade::Upgraded;
-use crate::process::{Signal, program, signal, spawn};
+use crate::process::{Signal, signal, spawn};
 use crate::stack::{SCHEDULER_ROLE, kill, ready, rfc3339, simulated_aws};
 
 /// The fence object, which tells two databases of one installation apart.
@@ -78,9 +78,17 @@ pub(super) struct Freeze {
     pub(super) to: SystemTime,
 }
 
+/// Where a seed is played, and with which programs.
+pub(super) struct Place {
+    pub(super) folder: PathBuf,
+    /// Where our programs are, by name.
+    pub(super) program: fn(&str) -> PathBuf,
+}
+
 /// Everything that runs for one seed.
 pub(super) struct Stage {
     folder: PathBuf,
+    program: fn(&str) -> PathBuf,
     /// The URL through the proxy.
     database: String,
     proxy: Proxy,
@@ -93,6 +101,8 @@ pub(super) struct Stage {
     armed: Vec<String>,
     push: bool,
     pub(super) api_key: String,
+    /// Of another project.
+    pub(super) neighbour_key: String,
     /// Replicas whose work others take over.
     pub(super) deaths: Vec<Death>,
     pub(super) freezes: Vec<Freeze>,
@@ -172,11 +182,12 @@ impl Stage {
     /// Migrates the database and starts the proxy and the region; `tend` starts the replicas, which
     /// reach the database through the proxy.
     pub(super) fn set(
-        folder: PathBuf,
+        place: Place,
         plan: &Plan,
         direct: Database,
         seed: u64,
     ) -> Result<Self, String> {
+        let Place { folder, program } = &place;
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
         let bakeoff = |arguments: &[&str]| {
@@ -188,16 +199,12 @@ impl Stage {
             output(&mut command)
         };
         bakeoff(&["migrate", "--create"])?;
-        let api_key = bakeoff(&[
-            "keys",
-            "create",
-            "--project",
-            "storm",
-            "--role",
-            "admin",
-            "--budget-usd",
-            "1000000000",
-        ])?;
+        let key_of = |project: &str| {
+            let key = ["keys", "create", "--role", "admin"];
+            let budget = ["--budget-usd", "1000000000", "--project", project];
+            bakeoff(&[key, budget].concat())
+        };
+        let (api_key, neighbour_key) = (key_of("storm")?, key_of("neighbour")?);
         let events = bakeoff(&["keys", "events"])?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas)
@@ -205,14 +212,14 @@ impl Stage {
             .collect::<Result<_, _>>()?;
         let real_origin = crate::stack::now_seconds();
         let mut region = start_region(
-            &folder,
+            &place,
             plan,
             &events,
             ports.first().copied().unwrap_or(0),
             real_origin,
             seed,
         )?;
-        let addresses = addresses(&folder, &mut region).inspect_err(|_| kill(&mut region))?;
+        let addresses = addresses(folder, &mut region).inspect_err(|_| kill(&mut region))?;
         let database = direct
             .url
             .replace(&format!(":{}/", direct.port), &format!(":{}/", proxy.port));
@@ -228,6 +235,7 @@ impl Stage {
             armed: plan.armed.iter().rev().cloned().collect(),
             push: plan.push,
             api_key,
+            neighbour_key,
             deaths: Vec::new(),
             freezes: Vec::new(),
             ended: 0,
@@ -242,7 +250,8 @@ impl Stage {
             unnoticed: 0,
             came_up: 0,
             blows: BTreeMap::new(),
-            folder,
+            folder: place.folder,
+            program: place.program,
         })
     }
 
@@ -384,7 +393,7 @@ impl Stage {
             .open(self.log_of(name));
         let log = log.map_err(|error| error.to_string())?;
         let origin = rfc3339(self.real_origin + clock_shift / i64::from(self.pace.factor));
-        let mut command = Command::new(program("bakeoff"));
+        let mut command = Command::new((self.program)("bakeoff"));
         command
             .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
             .args(["--poll-seconds", &self.pace.poll_seconds.to_string()])
@@ -506,15 +515,16 @@ impl Drop for Stage {
 }
 
 fn start_region(
-    folder: &Path,
+    place: &Place,
     plan: &Plan,
     events: &str,
     port: u16,
     real_origin: i64,
     seed: u64,
 ) -> Result<Child, String> {
+    let folder = &place.folder;
     let log = fs::File::create(folder.join("region.log")).map_err(|error| error.to_string())?;
-    let mut command = Command::new(program("bakeoff-sim"));
+    let mut command = Command::new((place.program)("bakeoff-sim"));
     command
         .arg("--s3-root")
         .arg(folder.join("s3"))

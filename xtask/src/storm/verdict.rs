@@ -97,6 +97,10 @@ pub(super) struct Verdict {
     pub(super) backwards: u32,
     /// Models that are not in the registry as the service believes, or are there twice, or without a row.
     pub(super) packages_wrong: u32,
+    /// Endpoints that serve what they should not.
+    pub(super) endpoints_wrong: u32,
+    /// Events that a reader of the feed has missed, or read twice.
+    pub(super) feed_wrong: u32,
     /// Endpoints that are still there, and models and configurations of endpoints that are not.
     pub(super) endpoints_leaked: u32,
     /// Events that have not arrived at the webhook endpoint, or under several ids.
@@ -157,6 +161,7 @@ impl Verdict {
             && self.lost + self.orphans + self.pools_leaked + self.unstopped == 0
             && self.metrics_wrong + self.unnoticed + self.left_open == 0
             && self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked == 0
+            && self.endpoints_wrong + self.feed_wrong == 0
             && self.ci_wrong + self.webhooks_wrong + self.false_alarms + self.missing_alarms == 0
     }
 
@@ -166,6 +171,7 @@ impl Verdict {
         let is_harmed = self.duplicates + self.over_budget + self.wrong + self.trespasses > 0
             || self.left_open + self.metrics_wrong + self.panics + self.backwards > 0
             || self.packages_wrong + self.pipelines_wrong + self.endpoints_leaked > 0
+            || self.endpoints_wrong + self.feed_wrong > 0
             || self.ci_wrong + self.webhooks_wrong + self.false_alarms + self.missing_alarms > 0;
         self.is_late && !is_harmed
     }
@@ -237,8 +243,21 @@ pub(super) fn judge(
     count_seen(stage, client, &mut verdict);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
     let mut booked = count_steps(&url, &stage.api_key)?;
-    let (of_endpoints, endpoints_usd) = client.endpoints.booked(&url, &stage.api_key, micro)?;
-    booked.extend(of_endpoints);
+    let endpoints = client.endpoints.believed(&url, &stage.api_key, micro)?;
+    let others = client.neighbour.believed(stage, &url)?;
+    booked.extend(endpoints.booked);
+    booked.extend(others.0);
+    verdict.trespasses += u32::try_from(others.1.len()).unwrap_or(u32::MAX);
+    verdict.endpoints_wrong = endpoints.wrong.len().try_into().unwrap_or(u32::MAX);
+    verdict
+        .notes
+        .extend(others.1.into_iter().chain(endpoints.wrong));
+    for (what, count) in [
+        ("endpoint_failed", endpoints.failed),
+        ("endpoint_rolled_back", endpoints.rolled_back),
+    ] {
+        verdict.faults.insert(what.to_owned(), count);
+    }
     for (index, experiment) in client.accepted.iter().enumerate() {
         let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
         if !plan.is_clock_off {
@@ -257,7 +276,7 @@ pub(super) fn judge(
     counts::duplicates(jobs, &mut verdict);
     count_orphans(jobs, &booked, plan, &mut verdict);
     if is_over {
-        at_rest::count(stage, &url, plan, client, endpoints_usd, &mut verdict)?;
+        at_rest::count(stage, &url, plan, client, endpoints.settled, &mut verdict)?;
         at_rest::endpoints(&record, &booked, &mut verdict);
         // A restored backup has lost the alarms of the time before, and a clock that is off makes estimates of its own.
         if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
@@ -346,6 +365,15 @@ fn count_seen(stage: &Stage, client: &Client, verdict: &mut Verdict) {
     verdict.extensions = client.endpoints.extensions;
     verdict.deletions = client.endpoints.deletions;
     verdict.refused_extensions = client.endpoints.refused;
+    let changes = client.control.done.iter().map(|change| (*change, 1));
+    let others = [
+        ("endpoint_deleted_early", client.endpoints.early_deletions),
+        ("webhook_later", client.hooks.put_off()),
+        ("feed_resumed", client.feed.resumed()),
+    ];
+    for (what, count) in changes.chain(others) {
+        verdict.faults.insert(what.to_owned(), count);
+    }
     (verdict.trespasses, verdict.unnoticed) = (stage.came_up + client.ci.taken, stage.unnoticed);
     if stage.came_up > 0 {
         verdict

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::booked::{Booked, micro, text};
 use super::{CENT, Client, Hooks, PAGE, Plan, ROUNDING, Record, Stage, Verdict, billed, is_paid};
 use crate::http::{get, pages};
+use crate::storm::plan::Kind;
 use crate::storm::{models, pipelines};
 
 /// Counts what can only be judged once everything is over.
@@ -20,14 +21,19 @@ pub(super) fn count(
 ) -> Result<(), String> {
     count_webhooks(&client.hooks, url, &stage.api_key, verdict)?;
     count_ci(client, url, &stage.api_key, verdict)?;
+    let of_feed = client.feed.compare(url, &stage.api_key)?;
+    verdict.feed_wrong = of_feed.len().try_into().unwrap_or(u32::MAX);
+    verdict.notes.extend(of_feed);
     let pipelines = pipelines::believed(url, &stage.api_key, micro)?;
     let others = pipelines.settled + endpoints_usd;
     count_held(url, &stage.api_key, others, verdict)?;
     verdict.steps = pipelines.steps;
+    let reused = verdict.faults.entry("step_reused".to_owned()).or_default();
+    *reused += pipelines.reused;
     verdict.pipelines_bound = pipelines.bound;
     verdict.pipelines_wrong = pipelines.wrong.len().try_into().unwrap_or(u32::MAX);
     verdict.notes.extend(pipelines.wrong);
-    if plan.twin.is_some() {
+    if plan.twin == Some(Kind::Backup) {
         // A restored backup does not know what was asked for after it.
         return Ok(());
     }
@@ -52,7 +58,10 @@ fn count_webhooks(
     key: &str,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
-    let (arrived, wrong) = hooks.compare(url, key)?;
+    let (arrived, mut wrong) = hooks.compare(url, key)?;
+    let (gone, of_gone) = hooks.judge_gone(url, key)?;
+    wrong.extend(of_gone);
+    verdict.faults.insert("webhook_gone".to_owned(), gone);
     verdict.webhooks = arrived;
     verdict.webhooks_wrong = wrong.len().try_into().unwrap_or(u32::MAX);
     verdict.notes.extend(wrong);

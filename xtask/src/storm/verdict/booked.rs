@@ -82,6 +82,6 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "dollars of a storm")]
-pub(super) fn micro(usd: f64) -> i64 {
+pub(in crate::storm) fn micro(usd: f64) -> i64 {
     (usd * 1e6).round() as i64
 }

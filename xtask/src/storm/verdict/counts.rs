@@ -250,13 +250,14 @@ fn published(
     booked: &BTreeMap<String, Booked>,
 ) -> Result<BTreeMap<String, (u64, f64)>, String> {
     let mut published: BTreeMap<String, (u64, f64)> = BTreeMap::new();
-    // The metrics of an orphaned job are nobody's: whether it may be one is judged elsewhere.
-    let is_orphaned = |job: &&Value| {
+    // The metrics of an orphaned job are nobody's: whether it may be one is judged elsewhere. Those of another project
+    // cannot be read.
+    let is_unread = |job: &&Value| {
         let own = booked.get(&text(&job["attempt"]));
-        own.is_some_and(|own| own.given_up_at.is_some())
+        own.is_some_and(|own| own.given_up_at.is_some() || own.experiment == usize::MAX)
     };
     let trained = jobs.iter().filter(|job| job["kind"] == "training");
-    for job in trained.filter(|job| !is_orphaned(job)) {
+    for job in trained.filter(|job| !is_unread(job)) {
         let of = get(
             &format!("{}/_sim/points/{}", stage.region_url, text(&job["name"])),
             "",
