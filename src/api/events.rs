@@ -179,6 +179,8 @@ pub enum EventData {
     /// AWS refuses to schedule the end of its job.
     #[serde(rename = "trial.end_refused")]
     TrialEndRefused { job_name: String, reason: String },
+    #[serde(rename = "trial.stop_refused")]
+    TrialStopRefused { job_name: String, reason: String },
     #[serde(rename = "endpoint.changed")]
     EndpointChanged(EndpointNewsView),
     /// Its time to live is over soon.
@@ -508,6 +510,7 @@ impl From<Event> for EventData {
                 Event::TrialUnknownJob { job_name, is_stopped } => Self::TrialUnknownJob { job_name, is_stopped },
                 Event::TrialOrphanedPool { job_name } => Self::TrialOrphanedPool { job_name },
                 Event::TrialEndRefused { job_name, reason } => Self::TrialEndRefused { job_name, reason },
+                Event::TrialStopRefused { job_name, reason } => Self::TrialStopRefused { job_name, reason },
                 Event::TrialStopping { reason } => Self::TrialStopping { reason },
                 Event::TrialReleased { reason } => Self::TrialReleased { reason },
                 Event::TrialRetrying { again_at, ended } => Self::retrying(again_at, ended),

@@ -9,7 +9,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use chrono::TimeDelta;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::support::{TestApp, holder, number, on_p5, spec, spot_spec};
@@ -156,6 +156,51 @@ async fn a_cancel_stops_what_runs_and_settles_it(pool: PgPool) {
         assert!(job.billable_seconds < 1800, "{job:?}");
     }
     assert!(ended.settled_usd > Usd::ZERO);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_stop_that_aws_refuses_raises_one_alarm_and_is_asked_for_until_it_is_accepted(
+    pool: PgPool,
+) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    test.tick().await;
+    let deny = |denied: &[&str]| json!({"deny": denied});
+    let stop = ["sagemaker:StopTrainingJob"];
+    test.region_post("/_sim/setup", &deny(&stop)).await;
+    let path = format!("/v1/experiments/{id}/cancel");
+    test.post(&path, &json!({})).await;
+    for _ in 0..4 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(3)).await;
+    }
+    let events = test
+        .get(&format!("/v1/experiments/{id}/events?page_size=500"))
+        .await;
+    let alarms: Vec<&Value> = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| event["kind"] == "trial.stop_refused")
+        .collect();
+    assert_eq!(
+        alarms.len(),
+        test.jobs().await.len(),
+        "one for each job: {alarms:#?}"
+    );
+    for alarm in alarms {
+        let told = alarm["message"].as_str().unwrap();
+        assert!(
+            told.contains("goes on being billed") && told.contains(stop[0]),
+            "{told}"
+        );
+        assert_eq!(alarm["severity"], "alarm");
+    }
+    test.region_post("/_sim/setup", &deny(&[])).await;
+    test.run_to_end(&id, 2).await;
+    assert!(test.jobs().await.iter().all(|job| job.status == "Stopped"));
 }
 
 #[sqlx::test(migrations = false)]

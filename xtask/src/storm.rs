@@ -16,6 +16,7 @@ mod pipelines;
 mod plan;
 mod proxy;
 mod report;
+mod specs;
 mod stage;
 mod statuses;
 mod twin;

@@ -253,6 +253,9 @@ pub enum Event {
     /// AWS refuses to schedule the end of its job.
     #[serde(rename = "trial.end_refused")]
     TrialEndRefused { job_name: String, reason: String },
+    /// AWS does not stop its job, which goes on being billed.
+    #[serde(rename = "trial.stop_refused")]
+    TrialStopRefused { job_name: String, reason: String },
     #[serde(rename = "endpoint.changed")]
     EndpointChanged(EndpointNews),
     /// Its time to live is over soon.
@@ -340,6 +343,7 @@ impl Event {
             Self::EndpointExpiring(_) => "endpoint.expiring",
             Self::BudgetThreshold(_) => "budget.threshold",
             Self::TrialEndRefused { .. } => "trial.end_refused",
+            Self::TrialStopRefused { .. } => "trial.stop_refused",
         }
     }
 
@@ -359,6 +363,7 @@ impl Event {
             | Self::TrialAcceleratorsIdle(_)
             | Self::EndpointExpiring(_)
             | Self::TrialEndRefused { .. }
+            | Self::TrialStopRefused { .. }
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
             Self::BudgetThreshold(news) if news.percent >= 100 => EventSeverity::Alarm,
             Self::BudgetThreshold(news) if news.percent >= 80 => EventSeverity::Warning,
@@ -466,6 +471,9 @@ impl Event {
                     .to_owned()
             }
             Self::TrialEndRefused { .. } => format!("{}.", scheduled_end::REFUSED),
+            Self::TrialStopRefused { job_name, .. } => format!(
+                "Stop {job_name} in SageMaker, and allow the service to (deploy/iam/control-plane.json; `bakeoff doctor`)."
+            ),
             _ => return None,
         })
     }
@@ -527,6 +535,7 @@ impl fmt::Display for Event {
             }) => f.write_str(named(secondary_status, status)),
             Self::ExperimentRepriced(Repriced { reason, .. })
             | Self::TrialEndRefused { reason, .. }
+            | Self::TrialStopRefused { reason, .. }
             | Self::TrialStopping { reason }
             | Self::TrialReleased { reason }
             | Self::TrialWaiting { reason, .. } => f.write_str(reason),

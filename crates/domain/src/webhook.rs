@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::event::EventSeverity;
 
 /// Kinds of events.
-pub const KINDS: [&str; 41] = [
+pub const KINDS: [&str; 42] = [
     "budget.threshold",
     "ci.decided",
     "endpoint.changed",
@@ -41,6 +41,7 @@ pub const KINDS: [&str; 41] = [
     "trial.retrying",
     "trial.setting_ignored",
     "trial.status",
+    "trial.stop_refused",
     "trial.stopped",
     "trial.stopping",
     "trial.submitted",

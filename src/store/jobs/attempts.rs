@@ -54,6 +54,15 @@ pub(in crate::store) enum Lease {
     Release,
 }
 
+/// Why AWS did not accept a stop.
+#[derive(Debug, Clone, Copy)]
+pub struct StopRefusal<'a> {
+    /// As it is told: a sentence.
+    pub why: &'a str,
+    /// AWS denies it; anything else may be over in an hour.
+    pub is_definite: bool,
+}
+
 /// When a trial is due again, and what it waits for.
 #[derive(Debug, Clone, Copy)]
 pub struct Due<'a> {
@@ -290,6 +299,38 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
         retried(|| self.record_running_once(trial, attempt, running, now)).await
+    }
+
+    /// Records that a stop was not accepted; told once, at once if AWS denies it, and otherwise after an hour.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn record_stop_refusal(
+        &self,
+        trial: &Claimed,
+        attempt: &Attempt,
+        refusal: StopRefusal<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let is_news = sqlx::query_scalar!(
+            r#"UPDATE jobs j
+               SET stop_refused_at = coalesce(j.stop_refused_at, $2),
+                   stop_refusal_told_at = CASE WHEN was.is_to_be_told THEN $2 ELSE j.stop_refusal_told_at END
+               FROM (SELECT stop_refusal_told_at IS NULL AND ($3 OR stop_refused_at <= $2::timestamptz - interval '1 hour') AS is_to_be_told
+                     FROM jobs WHERE id = $1 FOR NO KEY UPDATE) was
+               WHERE j.id = $1 AND j.settled_at IS NULL RETURNING coalesce(was.is_to_be_told, false) AS "is_news!""#,
+            attempt.id.0,
+            now,
+            refusal.is_definite,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let told = is_news.filter(|is_news| *is_news).map(|_| {
+            EventSubject::from(trial).told(Event::TrialStopRefused {
+                job_name: attempt.job_name.clone(),
+                reason: refusal.why.to_owned(),
+            })
+        });
+        events::commit(tx, told.as_slice(), now).await
     }
 
     /// Says that an endpoint is about to be deleted: a crash after that must not lose when it was.

@@ -26,7 +26,7 @@ use crate::aws::Operation;
 use crate::crash;
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
-use crate::store::jobs::attempts::{Applied, Due, Running};
+use crate::store::jobs::attempts::{Applied, Due, Running, StopRefusal};
 use crate::store::money::settling::Settlement;
 
 /// How often the trials of a tuning job are read while it runs.
@@ -467,6 +467,7 @@ impl Hand<'_> {
         } else if let Err(error) = self.send_stop(attempt).await? {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
+            self.tell_stop_refusal(attempt, &error, now).await?;
         } else if self.trial.kind == JobKind::Endpoint {
             // SageMaker tells when its deletion began only while that lasts.
             self.look().await;
@@ -476,6 +477,28 @@ impl Hand<'_> {
             .record_look(self.trial, attempt, self.job(), 0, at, now)
             .await?;
         Ok(false)
+    }
+
+    /// An alarm, since the job goes on being billed. One that is not there any more is not.
+    async fn tell_stop_refusal(
+        &self,
+        attempt: &Attempt,
+        error: &AwsError,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        if matches!(error, AwsError::NotFound(_)) {
+            return Ok(());
+        }
+        let job = &attempt.job_name;
+        let why = format!("its job {job} is not stopped, and goes on being billed: {error}");
+        let refusal = StopRefusal {
+            why: &why,
+            is_definite: matches!(error, AwsError::Denied(_)),
+        };
+        let store = &self.app.store;
+        store
+            .record_stop_refusal(self.trial, attempt, refusal, now)
+            .await
     }
 
     /// Deletes what a job leaves behind, before its end is written: nobody would look for it afterwards. What may not

@@ -219,11 +219,11 @@ fn deliver(url: &str, template: &Template, trigger: &Value) -> Result<Value, Str
 const BUDGET_USD: f64 = 400.0;
 
 fn template(number: u32) -> Value {
-    let mut workload = super::client::workload();
+    let mut workload = super::specs::workload();
     workload["image"] = json!("1.dkr.ecr.us-east-1.amazonaws.com/t:${ci.commit}");
     json!({"name": format!("storm-{number}"), "settings": {"branches": ["main"], "supersede": false,
         "gate": {"rounds": 1, "limits": [{"measure": "tokens_per_second", "worse_by_percent": 5}]}},
         "spec": {"name": "ci", "region": "us-east-1", "budget_usd": BUDGET_USD, "max_runtime_seconds": 5400,
             "objective": {"minimize": "cost"}, "workload": workload, "stopping_policy": "full",
-            "candidates": [{"name": "p4de", "instance_type": "ml.p4de.24xlarge", "repeats": 2, "profile": super::client::profile()}]}})
+            "candidates": [{"name": "p4de", "instance_type": "ml.p4de.24xlarge", "repeats": 2, "profile": super::specs::profile()}]}})
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::client::{Accepted, POOLED, RACE, TIGHT, profile};
+use super::specs::{Accepted, POOLED, RACE, TIGHT, profile};
 use super::stage::Stage;
 use crate::http::{agent, get, pages, post, send};
 

@@ -100,19 +100,8 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
     );
     verdict.refused_reservations = stage.count_in_logs(REFUSED);
     verdict.is_late |= !is_over;
-    if end == End::Stuck {
-        verdict.wrong += 1;
-        verdict.notes.push(format!(
-            "nothing has changed in {LISTINGS_WITHOUT_CHANGE_MAX} listings, and something is not over"
-        ));
-    }
-    if !is_over {
-        let open = client.unfinished(&stage);
-        verdict.notes.push(format!(
-            "not over: {open}; the last errors were {:?} of CI, {:?} of pipelines and {:?} of changes",
-            client.ci.error, client.pipelines.error, client.control.error
-        ));
-    }
+    verdict.notes.extend(why_not_over(end, &stage, &mut client));
+    verdict.wrong += u32::from(end == End::Stuck);
     if is_deaf {
         verdict.unstopped += 1;
         verdict.wrong += 1;
@@ -128,6 +117,24 @@ pub(super) fn run(ground: &Ground, seed: u64, played: u32) -> Result<Verdict, St
         drop(std::fs::remove_dir_all(folder));
     }
     Ok(verdict)
+}
+
+/// Why a seed did not come to its end.
+fn why_not_over(end: End, stage: &Stage, client: &mut Client) -> Vec<String> {
+    let mut notes = Vec::new();
+    if end == End::Stuck {
+        notes.push(format!(
+            "nothing has changed in {LISTINGS_WITHOUT_CHANGE_MAX} listings, and something is not over"
+        ));
+    }
+    if end != End::Over {
+        let open = client.unfinished(stage);
+        notes.push(format!(
+            "not over: {open}; the last errors were {:?} of CI, {:?} of pipelines and {:?} of changes",
+            client.ci.error, client.pipelines.error, client.control.error
+        ));
+    }
+    notes
 }
 
 /// What the service logs when its clock is set back at a named point.

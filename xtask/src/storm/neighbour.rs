@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::client::{profile, workload};
+use super::specs::{profile, workload};
 use super::stage::Stage;
 use super::verdict::booked::{Booked, micro};
 use crate::http::{agent, found, get, pages, send};

@@ -153,6 +153,29 @@ fn output(command: &mut Command) -> Result<String, String> {
     Err(format!("the stage could not be set: {why}"))
 }
 
+/// Migrates the database, and makes the keys of both projects and of AWS's events.
+fn keys(program: PathBuf, database: &str) -> Result<[String; 3], String> {
+    let bakeoff = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .env("DATABASE_URL", database)
+            .env("BAKEOFF_SECRET_KEY", SECRET_KEY);
+        output(&mut command)
+    };
+    let key_of = |project: &str| {
+        let key = ["keys", "create", "--role", "admin"];
+        let budget = ["--budget-usd", "1000000000", "--project", project];
+        bakeoff(&[key, budget].concat())
+    };
+    bakeoff(&["migrate", "--create"])?;
+    Ok([
+        key_of("storm")?,
+        key_of("neighbour")?,
+        bakeoff(&["keys", "events"])?,
+    ])
+}
+
 impl Replica {
     /// A replica that is due to start.
     fn new(port: u16) -> Self {
@@ -190,22 +213,7 @@ impl Stage {
         let Place { folder, program } = &place;
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
-        let bakeoff = |arguments: &[&str]| {
-            let mut command = Command::new(program("bakeoff"));
-            command
-                .args(arguments)
-                .env("DATABASE_URL", &direct.url)
-                .env("BAKEOFF_SECRET_KEY", SECRET_KEY);
-            output(&mut command)
-        };
-        bakeoff(&["migrate", "--create"])?;
-        let key_of = |project: &str| {
-            let key = ["keys", "create", "--role", "admin"];
-            let budget = ["--budget-usd", "1000000000", "--project", project];
-            bakeoff(&[key, budget].concat())
-        };
-        let (api_key, neighbour_key) = (key_of("storm")?, key_of("neighbour")?);
-        let events = bakeoff(&["keys", "events"])?;
+        let [api_key, neighbour_key, events] = keys(program("bakeoff"), &direct.url)?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas)
             .map(|_| free_port())

@@ -14,11 +14,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use self::booked::{Booked, micro, text};
-use super::client::{Accepted, Client};
+use super::client::Client;
 use super::course::Ground;
 use super::hooks::Hooks;
 use super::pipelines;
 use super::plan::{Kind, Plan};
+use super::specs::Accepted;
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
 use crate::http::{get, pages};
@@ -243,21 +244,8 @@ pub(super) fn judge(
     count_seen(stage, client, &mut verdict);
     let url = stage.urls().into_iter().next().ok_or("no replica is up")?;
     let mut booked = count_steps(&url, &stage.api_key)?;
-    let endpoints = client.endpoints.believed(&url, &stage.api_key, micro)?;
-    let others = client.neighbour.believed(stage, &url)?;
-    booked.extend(endpoints.booked);
-    booked.extend(others.0);
-    verdict.trespasses += u32::try_from(others.1.len()).unwrap_or(u32::MAX);
-    verdict.endpoints_wrong = endpoints.wrong.len().try_into().unwrap_or(u32::MAX);
-    verdict
-        .notes
-        .extend(others.1.into_iter().chain(endpoints.wrong));
-    for (what, count) in [
-        ("endpoint_failed", endpoints.failed),
-        ("endpoint_rolled_back", endpoints.rolled_back),
-    ] {
-        verdict.faults.insert(what.to_owned(), count);
-    }
+    let (of_others, endpoints_usd) = count_others(stage, &url, client, &mut verdict)?;
+    booked.extend(of_others);
     for (index, experiment) in client.accepted.iter().enumerate() {
         let believed = believed(&url, &stage.api_key, index, &experiment.id)?;
         if !plan.is_clock_off {
@@ -276,7 +264,7 @@ pub(super) fn judge(
     counts::duplicates(jobs, &mut verdict);
     count_orphans(jobs, &booked, plan, &mut verdict);
     if is_over {
-        at_rest::count(stage, &url, plan, client, endpoints.settled, &mut verdict)?;
+        at_rest::count(stage, &url, plan, client, endpoints_usd, &mut verdict)?;
         at_rest::endpoints(&record, &booked, &mut verdict);
         // A restored backup has lost the alarms of the time before, and a clock that is off makes estimates of its own.
         if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
@@ -321,6 +309,30 @@ fn count_conduct(
     if plan.twin == Some(Kind::Copy) {
         counts::unasked_stops(jobs, booked, client, verdict);
     }
+}
+
+/// Counts endpoints and the other project; returns what is booked for their jobs, and what the endpoints have cost.
+fn count_others(
+    stage: &Stage,
+    url: &str,
+    client: &Client,
+    verdict: &mut Verdict,
+) -> Result<(BTreeMap<String, Booked>, i64), String> {
+    let endpoints = client.endpoints.believed(url, &stage.api_key, micro)?;
+    let (mut booked, wrong) = client.neighbour.believed(stage, url)?;
+    booked.extend(endpoints.booked);
+    verdict.trespasses += u32::try_from(wrong.len()).unwrap_or(u32::MAX);
+    verdict.endpoints_wrong = endpoints.wrong.len().try_into().unwrap_or(u32::MAX);
+    verdict
+        .notes
+        .extend(wrong.into_iter().chain(endpoints.wrong));
+    for (what, count) in [
+        ("endpoint_failed", endpoints.failed),
+        ("endpoint_rolled_back", endpoints.rolled_back),
+    ] {
+        verdict.faults.insert(what.to_owned(), count);
+    }
+    Ok((booked, endpoints.settled))
 }
 
 /// What is booked for the jobs of pipelines' steps.

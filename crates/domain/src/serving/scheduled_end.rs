@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_aws_has_ended_is_given_no_later_end_unless_it_is_seen_alive() {
+    fn one_that_has_ended_is_given_no_later_end_unless_it_is_seen_alive() {
         let extended = |seen_at| EndFacts {
             expires_at: at(110),
             confirmed: at(65),
