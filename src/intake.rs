@@ -428,6 +428,11 @@ impl Prepared {
         least_usd(&self.trials)
     }
 
+    /// Its own budget.
+    pub fn budget_usd(&self) -> Usd {
+        self.resolved.spec().budget_usd
+    }
+
     /// As it is written.
     pub fn new_experiment<'a>(
         &'a self,

@@ -182,7 +182,7 @@ impl From<NotServable> for NotReady {
                 Self::Never(told.collect::<Vec<_>>().join("; "))
             }
             NotServable::NotYet(why) => Self::Later(why),
-            NotServable::Never(why) => Self::Never(why),
+            NotServable::Never(why) | NotServable::NoScheduledEnd(why) => Self::Never(why),
             NotServable::Store(error) => Self::Store(error),
         }
     }

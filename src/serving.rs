@@ -11,7 +11,7 @@ use bakeoff_domain::registry::{Approval, RegistryState};
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::serving::check::{self, Surroundings};
 use bakeoff_domain::serving::scheduled_end::{
-    NO_END, NO_ROLE, SCHEDULED, no_end, usd_per_day_absent,
+    NO_END, NO_ROLE, REQUIRED, SCHEDULED, no_end, usd_per_day_absent,
 };
 use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::pipeline::StepSpec;
@@ -34,6 +34,8 @@ pub enum NotServable {
     NotYet(String),
     /// The price is not known, or the version is rejected or gone.
     Never(String),
+    /// AWS could not end it while the service is away, and the installation requires that.
+    NoScheduledEnd(String),
     Store(StoreError),
 }
 
@@ -158,16 +160,15 @@ pub struct ReadyEndpoint {
     pub usd_per_day_absent: Usd,
 }
 
-/// Refuses what would have no end at AWS, where that is required.
-fn has_scheduled_end(app: &App) -> Result<(), NotServable> {
+/// Why nothing that bills by itself is created, where an end at AWS is required and there is no role for one.
+pub fn lacks_required_end(app: &App) -> Option<String> {
     let settings = &app.settings;
-    if settings.require_scheduled_end && settings.scheduler_role_arn.is_none() {
-        let why = format!(
-            "{NO_ROLE}. This installation creates nothing without an end at AWS (--require-scheduled-end)"
-        );
-        return Err(NotServable::Never(why));
-    }
-    Ok(())
+    let lacks = settings.require_scheduled_end && settings.scheduler_role_arn.is_none();
+    lacks.then(|| format!("{NO_ROLE}. {REQUIRED}"))
+}
+
+fn has_scheduled_end(app: &App) -> Result<(), NotServable> {
+    lacks_required_end(app).map_or(Ok(()), |why| Err(NotServable::NoScheduledEnd(why)))
 }
 
 impl ReadyEndpoint {

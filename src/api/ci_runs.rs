@@ -197,7 +197,7 @@ impl From<&Unmeasured> for CiUnmeasured {
 /// What there is to say of a run without a verdict.
 fn pending(run: &CiRun) -> String {
     match (&run.newer_commit, run.waits_for()) {
-        (Some(newer), _) => format!("pending: it ends, superseded by {newer}"),
+        (Some(newer), _) => format!("pending: superseded by {newer}; its jobs are being stopped"),
         (None, Some(why)) => format!("pending: {why}"),
         (None, None) => format!("pending: round {} is being measured", run.experiments.len()),
     }

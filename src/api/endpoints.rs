@@ -7,7 +7,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::cost;
 use bakeoff_domain::sagemaker::observed::seconds_between;
 use bakeoff_domain::serving::EndpointState;
-use bakeoff_domain::serving::scheduled_end::{NO_ROLE, SCHEDULED, no_end};
+use bakeoff_domain::serving::scheduled_end::{NO_ROLE, REFUSED, SCHEDULED, no_end};
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -195,7 +195,14 @@ impl EndAtAws {
                 usd_per_day: None,
             };
         }
-        let trouble = || end.trouble.clone();
+        let trouble = || {
+            let why = end.trouble.clone()?;
+            Some(if end.is_refused {
+                format!("{why}. {REFUSED}")
+            } else {
+                why
+            })
+        };
         match end.at {
             Some(at) => Self {
                 says: trouble().or_else(|| Some(deleted_by_aws(Some(at)))),

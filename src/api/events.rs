@@ -19,7 +19,7 @@ use crate::api::experiments;
 use crate::api::money::{BillingCorrectionView, SettledPoolView};
 use crate::api::purchases::{DecidedPurchaseView, WaitingPurchaseView};
 use crate::api::troubles::{
-    DoubtfulUnitView, IdleAcceleratorsView, LossNotFiniteView, NoReadingsView,
+    DoubtfulUnitView, IdleAcceleratorsView, LossNotFiniteView, UnmatchedPatternsView,
 };
 use crate::store::events::FeedEntry;
 
@@ -162,7 +162,7 @@ pub enum EventData {
     TrialUnreadable,
     /// No pattern of a speed meets a line of its log.
     #[serde(rename = "trial.no_readings")]
-    TrialNoReadings(NoReadingsView),
+    TrialNoReadings(UnmatchedPatternsView),
     #[serde(rename = "trial.loss_not_finite")]
     TrialLossNotFinite(LossNotFiniteView),
     /// Its speed fits its prediction in another unit only.

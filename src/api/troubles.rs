@@ -1,7 +1,7 @@
 //! API views of what was found wrong with a trial while it ran.
 
 use bakeoff_domain::diagnosis::fruitless::{
-    DoubtfulUnit, IdleAccelerators, LossNotFinite, MetricPattern, NoReadings,
+    DoubtfulUnit, IdleAccelerators, LossNotFinite, MetricPattern, UnmatchedPatterns,
 };
 use bakeoff_domain::money::Usd;
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,8 @@ use crate::api::findings::OperationView;
 
 /// Patterns that met no line of a log
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = NoReadings)]
-pub struct NoReadingsView {
+#[schema(as = UnmatchedPatterns)]
+pub struct UnmatchedPatternsView {
     /// Lines that were read.
     pub lines: u32,
     pub patterns: Vec<MetricPatternView>,
@@ -20,6 +20,9 @@ pub struct NoReadingsView {
     pub last_lines: Vec<String>,
     /// A patch of the experiment's spec (RFC 6902), with patterns that would have met them.
     pub patch: Vec<OperationView>,
+    /// Other patterns meet its lines, or its speed was read from another trial's log: it goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_read_otherwise: bool,
 }
 
 /// A pattern, and the metric that it was to read
@@ -30,13 +33,14 @@ pub struct MetricPatternView {
     pub regex: String,
 }
 
-impl From<NoReadings> for NoReadingsView {
-    fn from(none: NoReadings) -> Self {
-        let NoReadings {
+impl From<UnmatchedPatterns> for UnmatchedPatternsView {
+    fn from(none: UnmatchedPatterns) -> Self {
+        let UnmatchedPatterns {
             lines,
             patterns,
             last_lines,
             patch,
+            is_read_otherwise,
         } = none;
         let pattern = |MetricPattern { name, regex }| MetricPatternView { name, regex };
         Self {
@@ -44,6 +48,7 @@ impl From<NoReadings> for NoReadingsView {
             patterns: patterns.into_iter().map(pattern).collect(),
             last_lines,
             patch: patch.into_iter().map(Into::into).collect(),
+            is_read_otherwise,
         }
     }
 }

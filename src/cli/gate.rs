@@ -183,9 +183,12 @@ async fn start(
     let started: CiStarted = client
         .post_again(&path, &serde_json::to_vec(&trigger)?)
         .await?;
-    let id = started.run_id.context("the service has started no run")?;
+    let id = started.run_id.with_context(|| {
+        let none = || "the service has started no run".to_owned();
+        started.ignored.clone().unwrap_or_else(none)
+    })?;
     let how = if started.duplicate {
-        "measures already"
+        "already measures"
     } else {
         "measures"
     };

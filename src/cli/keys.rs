@@ -156,6 +156,11 @@ async fn create(create: Create) -> anyhow::Result<()> {
         .await?;
     if project == fresh {
         eprintln!("{}", said_of(&create.project, budget));
+    } else if create.budget_usd.is_some() {
+        eprintln!(
+            "project {} exists: --budget-usd changes nothing; an admin's key does: PUT /v1/projects/current/budget",
+            create.project
+        );
     }
     let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
     let key = NewKey {

@@ -147,7 +147,7 @@ async fn add(
         trials,
     } = more;
     let least = intake::least_usd(&trials);
-    budgets::allow(app, caller.project, Purchase::Experiment, least).await?;
+    budgets::allow(app, caller.project, Purchase::Experiment, least, least).await?;
     spec.budget_usd = written;
     let mut findings = experiment.findings.clone();
     findings.extend(own.iter().filter(|_| !is_retry).cloned());

@@ -18,19 +18,25 @@ pub(super) fn short(pointer: &str, short: &Shortfall) -> FieldError {
     }
 }
 
-/// Refuses what can never be reserved: a limit of the project or the installation is less than it may cost.
+/// Refuses what can never be reserved: a limit of the project or the installation is less than the least that it needs.
+/// `stated`: its own budget, which is what a limit should hold.
 pub(super) async fn allow(
     app: &App,
     project: ProjectId,
     purchase: Purchase,
-    amount: Usd,
+    least: Usd,
+    stated: Usd,
 ) -> Result<(), Problem> {
     let now = app.clock.now();
     let store = &app.store;
-    match store.can_never_buy(project, purchase, amount, now).await? {
-        Some(never) => Err(Problem::invalid(vec![short("/budget_usd", &never)])),
-        None => Ok(()),
-    }
+    let Some(never) = store.can_never_buy(project, purchase, least, now).await? else {
+        return Ok(());
+    };
+    let told = Shortfall {
+        needed: stated.max(least),
+        ..never
+    };
+    Err(Problem::invalid(vec![short("/budget_usd", &told)]))
 }
 
 /// What is wrong with a budget that a request names.

@@ -138,7 +138,7 @@ async fn found_or_started(app: &App, template: &Template, told: &Told) -> Answer
         }
         (Some(earlier), _) => join(app, template, &delivery, earlier).await,
         (None, Some(newer)) => {
-            let why = format!("superseded by {newer}, which came before it");
+            let why = format!("superseded by {newer}, a newer commit whose webhook came first");
             let (outcome, now) = (Unmeasured::Refused, app.clock.now());
             unmeasured::note(app, template.id, told, outcome, &why, Some(now)).await?;
             Ok(ignored(why))

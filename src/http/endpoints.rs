@@ -44,6 +44,7 @@ impl From<NotServable> for Problem {
             }
             NotServable::NotYet(why) => Self::conflict("model_not_approved", why),
             NotServable::Never(why) => Self::conflict("model_not_servable", why),
+            NotServable::NoScheduledEnd(why) => Self::conflict("no_scheduled_end", why),
             NotServable::Store(error) => error.into(),
         }
     }
@@ -101,7 +102,8 @@ pub(super) async fn create(
     );
     let mut ready = ready.await.map_err(|error| below("/endpoint", error))?;
     ready.endpoint.is_budget_stated = asked.budget_usd.is_some();
-    budgets::allow(&app, caller.project, Purchase::Endpoint, ready.worst_usd).await?;
+    let worst = ready.worst_usd;
+    budgets::allow(&app, caller.project, Purchase::Endpoint, worst, worst).await?;
     let budget = asked.budget_usd.unwrap_or(ready.worst_usd);
     if budget < ready.worst_usd {
         let detail = format!(
@@ -285,6 +287,14 @@ pub(super) async fn change(
     Strict(asked): Strict<ChangeEndpoint>,
 ) -> Result<Json<EndpointView>, Problem> {
     if let Some(flaw) = budgets::flaw(asked.budget_usd) {
+        return Err(Problem::invalid(vec![flaw]));
+    }
+    if asked.budget_usd.is_some() && asked.time_to_live_hours.is_none() {
+        let flaw = wrong(
+            "/budget_usd",
+            "is only taken with time_to_live_hours",
+            "leave it out",
+        );
         return Err(Problem::invalid(vec![flaw]));
     }
     let endpoint = find(&app, caller, id).await?;

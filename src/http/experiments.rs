@@ -179,6 +179,7 @@ pub(super) async fn start(
         caller.project,
         Purchase::Experiment,
         prepared.least_usd(),
+        prepared.budget_usd(),
     )
     .await?;
     let reply = to_json(&prepared.view())?;

@@ -82,10 +82,29 @@ pub(super) async fn create(
     wrong.extend(stopped_winners(&spec).into_iter().map(FieldError::from));
     let found = Box::pin(early::findings(&app, caller.project, &spec)).await?;
     wrong.extend(found.iter().map(FieldError::from));
+    wrong.extend(without_end(&app, &spec));
     if !wrong.is_empty() {
         return Err(Problem::invalid(wrong));
     }
     start(&app, caller, &spec, &graph, &keyed).await
+}
+
+/// Steps that would bill by themselves without an end at AWS, where the installation requires one: told before the steps
+/// ahead of them are paid for.
+fn without_end(app: &App, spec: &PipelineSpec) -> Vec<FieldError> {
+    let Some(why) = serving::lacks_required_end(app) else {
+        return Vec::new();
+    };
+    let numbered = spec.steps.iter().enumerate();
+    let ending = numbered.filter(|(_, step)| step.endpoint.is_some() || step.transform.is_some());
+    ending
+        .map(|(place, _)| FieldError {
+            pointer: format!("/steps/{place}"),
+            detail: "it has no end at AWS".to_owned(),
+            fix: why.clone(),
+            rule: "scheduled_end".to_owned(),
+        })
+        .collect()
 }
 
 /// Writes a pipeline once, and answers with it.
@@ -97,7 +116,14 @@ async fn start(
     keyed: &Keyed<'_>,
 ) -> Result<Response, Problem> {
     let least = least_budget();
-    budgets::allow(app, caller.project, Purchase::Pipeline, least).await?;
+    budgets::allow(
+        app,
+        caller.project,
+        Purchase::Pipeline,
+        least,
+        spec.budget_usd,
+    )
+    .await?;
     let new = NewPipeline {
         id: PipelineId(ids::fresh()),
         project_id: caller.project,

@@ -79,7 +79,7 @@ async fn decide(
         .decide_purchase(pipeline, experiment, option, decided, now)
         .await?;
     if !written {
-        let detail = "somebody else has just decided it, or the pipeline is over: look again";
+        let detail = "it was just decided by another request, or the pipeline is over: look again";
         return Err(Problem::conflict("no_purchase_waits", detail));
     }
     shown(app, caller, pipeline.id).await

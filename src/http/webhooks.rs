@@ -104,8 +104,8 @@ pub(super) async fn bakeoff(State(app): State<App>, headers: HeaderMap, Raw(body
 ///
 /// As GitHub sends it, with the template's secret: `ping`, `push` and `pull_request`; `X-Hub-Signature-256` is
 /// verified over the raw body, JSON or form. Deleted branches, other branches than the template's, and pull requests of
-/// forks start nothing, and neither does another repository than the template's; the reason is shown beside the commit
-/// (`GET /v1/ci-templates/{template_id}/unmeasured`). A commit is measured once, whatever tells of it.
+/// forks start nothing; the reason is shown beside the commit (`GET /v1/ci-templates/{template_id}/unmeasured`). Another
+/// repository than the template's is refused (422). A commit is measured once, whatever tells of it.
 #[utoipa::path(post, path = "/v1/webhooks/github/{template_id}", operation_id = "triggerFromGithub", tag = "webhooks", security(()),
     params(("template_id" = TemplateId, Path), ("X-GitHub-Event" = String, Header), ("X-Hub-Signature-256" = String, Header)),
     request_body = serde_json::Value,
@@ -292,10 +292,10 @@ async fn unmeasured_because(
     let Some(why) = refused.or(unsaid) else {
         return Ok(None);
     };
-    let reason = format!("{why}: start it with bakeoff gate");
+    let reason = format!("{why}; bakeoff gate can measure it");
     let (outcome, shown_at) = (Unmeasured::Refused, Some(now));
     unmeasured::note(app, template.id, told, outcome, &reason, shown_at).await?;
-    Ok(Some(why))
+    Ok(Some(reason))
 }
 
 #[cfg(test)]

@@ -32,8 +32,10 @@ const SPEEDS: [&str; 3] = [
     metric::SAMPLES_PER_SECOND,
     metric::STEPS_PER_SECOND,
 ];
-/// Losses that are no number, so that it is no single bad step.
+/// Losses that are no number, so that it is no single bad step, and one in how many of all: a scaler of gradients skips
+/// a step now and then, for as long as the training lasts.
 const NON_FINITE_MIN: i64 = 3;
+const NON_FINITE_SHARE: i64 = 200;
 const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
 
 /// Figures of several subjects.
@@ -192,20 +194,16 @@ impl Figures {
             .any(|one| SPEEDS.contains(&one.metric.as_str()) || has_steps(one))
     }
 
-    /// Of the loss that was reported last.
+    /// Of the training loss that was reported last. A validation on nothing has no loss either, and says nothing of the
+    /// training.
     pub fn reported_loss(&self, subject: Uuid) -> Option<ReportedLoss> {
-        let losses = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS];
-        let losses = losses.iter().filter_map(|name| self.series(subject, name));
-        let of = |one: &Series| {
-            let is_finite = one.last_value.is_some_and(f64::is_finite);
-            Some(ReportedLoss {
-                is_finite: is_finite || one.non_finite < NON_FINITE_MIN,
-                last_at: one.last_at?,
-            })
-        };
-        let all: Vec<ReportedLoss> = losses.filter_map(of).collect();
-        let lost = all.iter().find(|one| !one.is_finite);
-        lost.or_else(|| all.first()).copied()
+        let one = self.series(subject, metric::TRAIN_LOSS)?;
+        let is_finite = one.last_value.is_some_and(f64::is_finite);
+        let few = NON_FINITE_MIN.max(one.points / NON_FINITE_SHARE);
+        Some(ReportedLoss {
+            is_finite: is_finite || one.non_finite < few,
+            last_at: one.last_at?,
+        })
     }
 
     /// The steady mean of what the script calls tokens per second.

@@ -2,7 +2,7 @@
 //! one that stays paused, and ends those that a newer commit of their branch has taken the place of.
 
 use bakeoff_domain::ci::gate::Judgement;
-use bakeoff_domain::ids::{CiRunId, ProjectId};
+use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId};
 use chrono::TimeDelta;
 
 use crate::app::App;
@@ -43,19 +43,24 @@ async fn superseded(app: &App) -> Result<usize, StoreError> {
     }
 }
 
-/// Its experiment is cancelled first: what has a verdict is not looked at again.
 async fn end_superseded(app: &App, one: SupersededRun) -> Result<bool, StoreError> {
-    let now = app.clock.now();
-    let cancel = ExperimentCommand::Cancel;
-    let is_cancelled = app.store.command(one.project, one.experiment, cancel, now);
-    if is_cancelled.await? {
-        app.wake_schedulers();
-    }
+    cancel(app, one.project, one.experiment).await?;
     let Some(run) = app.store.ci_run(one.project, one.run).await? else {
         return Ok(false);
     };
     let newer = run.newer_commit.as_deref().unwrap_or("a newer commit");
     end(app, one.project, one.run, format!("superseded by {newer}")).await
+}
+
+/// The experiment of a run that is to end is cancelled first: what has a verdict is not looked at again, and would be paid
+/// for in vain.
+async fn cancel(app: &App, project: ProjectId, experiment: ExperimentId) -> Result<(), StoreError> {
+    let now = app.clock.now();
+    let cancel = ExperimentCommand::Cancel;
+    if app.store.command(project, experiment, cancel, now).await? {
+        app.wake_schedulers();
+    }
+    Ok(())
 }
 
 async fn waiting(app: &App) -> Result<usize, StoreError> {
@@ -87,10 +92,15 @@ async fn wait(app: &App, one: &WaitingRun) -> Result<bool, StoreError> {
     if one.kind != one.shown {
         return app.store.note_wait(one, app.clock.now()).await;
     }
+    if let Some(run) = app.store.ci_run(one.project, one.run).await?
+        && let Some(experiment) = run.experiments.last()
+    {
+        cancel(app, one.project, *experiment).await?;
+    }
     let why = one.paused_reason.as_deref().unwrap_or_default();
     let hours = PAUSED_MAX.num_hours();
     let why = format!(
-        "error: not measured, paused for {hours} h ({why}): resume the experiment, and measure the commit again with bakeoff gate --again"
+        "error: not measured, and cancelled: paused for {hours} h ({why}); bakeoff gate --again measures the commit again"
     );
     end(app, one.project, one.run, why).await
 }

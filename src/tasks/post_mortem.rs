@@ -78,14 +78,14 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         .record_post_mortem(due, &diagnosis, &kept, now)
         .await?;
     if diagnosis.is_out_of_accelerator_memory() {
-        hold_twins(app, due).await?;
+        stop_twins(app, due).await?;
     }
     Ok(())
 }
 
 /// Trials of the same candidate that have done no step yet would fail for the same reason: the profile and the type are
 /// the same.
-async fn hold_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
+async fn stop_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
     let trials = app.store.trials_of(&[due.experiment_id.0]).await?;
     let own = trials.iter().find(|trial| trial.id == due.trial_id);
     let option = own.map_or("", |own| own.plan.purchase_option.as_str());
@@ -100,7 +100,7 @@ async fn hold_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
             .map(|twin| Judged {
                 trial: twin.id,
                 reason: format!(
-                    "held: {} {option} ran out of accelerator memory with the same profile on {}",
+                    "stopped: {} {option} ran out of accelerator memory with the same profile on {}; add a candidate with a smaller micro-batch",
                     due.candidate, due.instance_type
                 ),
             })

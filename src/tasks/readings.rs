@@ -57,7 +57,8 @@ async fn look(app: &App, due: &ReadingsDue) -> Result<(), StoreError> {
     let Some(trial) = trials.iter().find(|trial| trial.id == due.trial_id) else {
         return Ok(());
     };
-    let figures = Figures::load(&app.store, &[due.trial_id.0]).await?;
+    let all: Vec<_> = trials.iter().map(|trial| trial.id.0).collect();
+    let figures = Figures::load(&app.store, &all).await?;
     let subject = due.trial_id.0;
     let utilization = figures.utilization(subject);
     let workload = experiment.resolved.workload();
@@ -71,6 +72,7 @@ async fn look(app: &App, due: &ReadingsDue) -> Result<(), StoreError> {
         now: app.clock.now(),
         definitions: &workload.metrics,
         has_speed: figures.reports_speed(subject),
+        has_speed_elsewhere: all.iter().any(|other| figures.reports_speed(*other)),
         loss: figures.reported_loss(subject),
         lines: None,
         tokens_per_second: figures.reported_tokens_per_second(subject),
@@ -95,7 +97,7 @@ async fn look(app: &App, due: &ReadingsDue) -> Result<(), StoreError> {
             tracing::info!(
                 job = due.job_name,
                 kind = found.kind.as_str(),
-                "a trial teaches nothing"
+                "found trouble in a running trial"
             );
             app.wake_schedulers();
         }
@@ -142,7 +144,8 @@ fn found(
                     trial.plan.candidate
                 ),
             });
-            let stops = std::iter::once(own).chain(siblings).collect();
+            let stops = std::iter::once(own).chain(siblings);
+            let stops = stops.filter(|_| !none.is_read_otherwise).collect();
             (Event::TrialNoReadings(none), stops)
         }
         Trouble::LossNotFinite(lost) => {

@@ -388,6 +388,22 @@ async fn a_newer_commit_ends_the_runs_before_it(pool: PgPool) {
     assert_eq!(read(&test, &back).await.superseded_by, None);
 }
 
+/// Nobody but the host knows the order of commits: the job of an older one may come later.
+#[sqlx::test(migrations = false)]
+async fn a_script_ends_no_run(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let own = created(&test, &template()).await;
+    let told =
+        |id: &str, commit: &str| json!({"delivery_id": id, "commit": commit, "branch": "topic"});
+    let newer = run_in(&gated(&test, &own, &told("2", SECOND)).await);
+    let older = run_in(&gated(&test, &own, &told("1", FIRST)).await);
+    test.tick().await;
+    for run in [&newer, &older] {
+        let seen = read(&test, run).await;
+        assert_eq!((seen.superseded_by, seen.verdict), (None, None));
+    }
+}
+
 /// Webhooks may come in any order: one that is older than what has come ends nothing, and is not measured.
 #[sqlx::test(migrations = false)]
 async fn an_older_push_that_comes_late_ends_nothing(pool: PgPool) {
@@ -398,7 +414,7 @@ async fn an_older_push_that_comes_late_ends_nothing(pool: PgPool) {
     assert_eq!(status, StatusCode::OK, "{late:#}");
     assert_eq!(
         late["ignored"],
-        format!("superseded by {SECOND}, which came before it")
+        format!("superseded by {SECOND}, a newer commit whose webhook came first")
     );
     assert_eq!(unmeasured(&test, &own).await.len(), 1);
     test.tick().await;

@@ -134,7 +134,7 @@ async fn a_paused_run_says_so_and_ends_after_a_day(pool: PgPool) {
     assert!(
         ended
             .summary
-            .starts_with("error: not measured, paused for 24 h (paused by hand): resume"),
+            .starts_with("error: not measured, and cancelled: paused for 24 h (paused by hand)"),
         "{}",
         ended.summary
     );

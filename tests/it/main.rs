@@ -67,6 +67,7 @@ mod race;
 mod reads;
 mod registry;
 mod scheduled_end;
+mod scheduled_end_faults;
 mod scheduler;
 mod sdk_pipelines;
 mod sdk_requests;

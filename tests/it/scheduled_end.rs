@@ -19,7 +19,7 @@ use crate::pipelines::{pipeline, run_pipeline, turn, with_data};
 use crate::support::{TestApp, jobs, listening, number};
 use crate::tuning::transform;
 
-const WEEKEND: TimeDelta = TimeDelta::hours(62);
+pub(crate) const WEEKEND: TimeDelta = TimeDelta::hours(62);
 
 fn on(instance_type: &str, model: &str) -> Value {
     let mut new = body(model);
@@ -27,11 +27,11 @@ fn on(instance_type: &str, model: &str) -> Value {
     new
 }
 
-async fn read(test: &TestApp, id: &str) -> EndpointView {
+pub(crate) async fn read(test: &TestApp, id: &str) -> EndpointView {
     test.read(&format!("/v1/endpoints/{id}")).await
 }
 
-async fn extend(test: &TestApp, id: &str, hours: u32) {
+pub(crate) async fn extend(test: &TestApp, id: &str, hours: u32) {
     let longer = json!({ "time_to_live_hours": hours });
     let (status, answer) = test.patch(&format!("/v1/endpoints/{id}"), &longer).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");
@@ -52,7 +52,7 @@ async fn without_role(pool: PgPool) -> TestApp {
 }
 
 /// Schedules that wait in the region.
-async fn schedules_left(test: &TestApp) -> Vec<Value> {
+pub(crate) async fn schedules_left(test: &TestApp) -> Vec<Value> {
     let record = test.record().await;
     record["schedules"]["left"].as_array().cloned().unwrap()
 }
@@ -62,7 +62,7 @@ fn moment(value: &Value) -> DateTime<Utc> {
 }
 
 /// Minute by minute until all are over.
-async fn until_all_are_over(test: &TestApp) {
+pub(crate) async fn until_all_are_over(test: &TestApp) {
     for _ in 0..120 {
         turn(test).await;
         let left = "SELECT count(*) FROM endpoints WHERE ended_at IS NULL";
@@ -80,14 +80,14 @@ async fn until_all_are_over(test: &TestApp) {
 }
 
 /// Dollars of one job: what the region bills, what was reserved at most, and what is booked.
-struct Dollars {
-    billed: f64,
+pub(crate) struct Dollars {
+    pub(crate) billed: f64,
     reserved: f64,
-    booked: f64,
-    is_estimated: bool,
+    pub(crate) booked: f64,
+    pub(crate) is_estimated: bool,
 }
 
-async fn dollars(test: &TestApp, job: &Value) -> Dollars {
+pub(crate) async fn dollars(test: &TestApp, job: &Value) -> Dollars {
     let (reserved, booked, is_estimated): (f64, f64, bool) = sqlx::query_as(
         "SELECT coalesce(sum(usd) FILTER (WHERE l.kind = 'reserved'), 0)::float8,
                 coalesce(sum(usd) FILTER (WHERE l.kind = 'settled'), 0)::float8,
@@ -108,7 +108,7 @@ async fn dollars(test: &TestApp, job: &Value) -> Dollars {
 }
 
 /// For each endpoint: billed is at most what was reserved, and booked is billed, or an estimate within the reservation.
-async fn assert_within_reservations(test: &TestApp) {
+pub(crate) async fn assert_within_reservations(test: &TestApp) {
     let record = test.record().await;
     for job in jobs(&record) {
         let of = dollars(test, &job).await;
@@ -245,32 +245,6 @@ async fn an_extension_moves_the_end_at_aws_and_it_lives_until_then(pool: PgPool)
     test.advance(TimeDelta::hours(34)).await;
     until_all_are_over(&test).await;
     assert_within_reservations(&test).await;
-}
-
-#[sqlx::test(migrations = false)]
-async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before_it(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    let id = created(&test, &body("one")).await;
-    until(&test, &id, EndpointState::InService).await;
-    test.advance(TimeDelta::minutes(1)).await;
-    turn(&test).await;
-    // The service is gone before it can move the end, and is back while the extension would last.
-    extend(&test, &id, 9).await;
-    test.advance(TimeDelta::hours(2)).await;
-    until_all_are_over(&test).await;
-    let view = read(&test, &id).await;
-    println!("{:?}: {:?}", view.state, view.reason);
-    assert_within_reservations(&test).await;
-    let record = test.record().await;
-    let of = dollars(&test, &jobs(&record)[0]).await;
-    assert!(
-        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
-        "billed {}, booked {}",
-        of.billed,
-        of.booked
-    );
-    let over = record["schedules"]["over"].as_array().unwrap();
-    assert_eq!(over.len(), 1, "no other schedule was made: {over:#?}");
 }
 
 #[sqlx::test(migrations = false)]

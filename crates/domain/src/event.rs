@@ -20,7 +20,9 @@ pub use self::charge::{
 pub use self::purchase::{DecidedPurchase, WaitingPurchase};
 use crate::ci::gate::Verdict;
 use crate::ci::wording::CiNews;
-use crate::diagnosis::fruitless::{DoubtfulUnit, IdleAccelerators, LossNotFinite, NoReadings};
+use crate::diagnosis::fruitless::{
+    DoubtfulUnit, IdleAccelerators, LossNotFinite, UnmatchedPatterns,
+};
 use crate::ids::PriceId;
 use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
@@ -234,7 +236,7 @@ pub enum Event {
     TrialDiagnosed(Diagnosed),
     /// No pattern of a speed meets a line of its log.
     #[serde(rename = "trial.no_readings")]
-    TrialNoReadings(NoReadings),
+    TrialNoReadings(UnmatchedPatterns),
     #[serde(rename = "trial.loss_not_finite")]
     TrialLossNotFinite(LossNotFinite),
     #[serde(rename = "trial.unit_doubtful")]
@@ -446,8 +448,13 @@ impl Event {
                 "A newer Bakeoff may have written it: go back to that version.".to_owned()
             }
             Self::PurchaseWaiting(waiting) => waiting.way_out(),
+            Self::TrialNoReadings(none) if none.patch.is_empty() => {
+                "Print a speed or the step number in the training log, with a pattern for it in workload.metrics, and \
+                 create the experiment again."
+                    .to_owned()
+            }
             Self::TrialNoReadings(_) => {
-                "Apply the patch to the experiment's document, and start it again.".to_owned()
+                "Apply the patch to the spec, and create a new experiment.".to_owned()
             }
             Self::TrialLossNotFinite(_) => {
                 "Lower the learning rate or clip gradients, then go on from a checkpoint before it."
@@ -459,17 +466,15 @@ impl Event {
                     .to_owned()
             }
             Self::TrialAcceleratorsIdle(_) => {
-                "See the end of its log; if it hangs, cancel it.".to_owned()
+                "Read the end of its log (`bakeoff logs`); if it hangs, stop it: `POST /v1/trials/{trial_id}/stop`."
+                    .to_owned()
             }
             Self::EndpointExpiring(_) => {
                 "Extend it if it is still needed: `PATCH /v1/endpoints/{endpoint_id}` with \
                  time_to_live_hours, or `bakeoff endpoints extend`."
                     .to_owned()
             }
-            Self::BudgetThreshold(news) if news.percent >= 100 => {
-                "Raise it if that is meant: what did not fit names the call. What runs goes on."
-                    .to_owned()
-            }
+            Self::BudgetThreshold(news) if news.percent >= 100 => news.way_out(),
             Self::TrialEndRefused { .. } => format!("{}.", scheduled_end::REFUSED),
             Self::TrialStopRefused { job_name, .. } => format!(
                 "Stop {job_name} in SageMaker, and allow the service to (deploy/iam/control-plane.json; `bakeoff doctor`)."

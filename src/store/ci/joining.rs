@@ -234,27 +234,26 @@ async fn is_known(
 }
 
 /// Marks the runs that a run of a newer commit of its branch takes the place of; a background task ends them.
-/// Where a host tells the order, a script's does not count: its job may have waited for long.
+/// Only a host tells the order of commits: a script's job may have waited for long.
 async fn supersede(
     tx: &mut PgConnection,
     delivery: &Delivery<'_>,
     run: CiRunId,
 ) -> Result<(), StoreError> {
-    if !delivery.supersedes {
+    if !delivery.supersedes || delivery.trigger.previous.is_none() {
         return Ok(());
     }
     sqlx::query!(
         r#"WITH earlier AS (
                SELECT id FROM ci_runs
                WHERE template_id = $2 AND branch = $3 AND id <> $1 AND commit_sha <> $4 AND verdict IS NULL
-                 AND superseded_by IS NULL AND other_branches = '{}' AND ($5 OR previous_commit IS NULL)
+                 AND superseded_by IS NULL AND other_branches = '{}'
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE ci_runs r SET superseded_by = $1 FROM earlier WHERE r.id = earlier.id"#,
         run.0,
         delivery.template.0,
         branch(delivery),
         delivery.trigger.commit,
-        delivery.trigger.previous.is_some(),
     )
     .execute(tx)
     .await?;

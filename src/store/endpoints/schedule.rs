@@ -35,6 +35,8 @@ pub struct EndTrouble<'a> {
     pub why: &'a str,
     /// A definite refusal, which is an alarm.
     pub is_refusal: bool,
+    /// There is no schedule any more.
+    pub is_gone: bool,
 }
 
 impl Store {
@@ -192,12 +194,15 @@ impl Store {
         sqlx::query!(
             r#"UPDATE endpoints
                SET schedule_trouble = left($2, 1000), schedule_tried_at = $3,
+                   scheduled_end_at = CASE WHEN $5 THEN NULL ELSE scheduled_end_at END,
+                   scheduled_job = CASE WHEN $5 THEN NULL ELSE scheduled_job END,
                    schedule_refused_at = CASE WHEN $4 THEN coalesce(schedule_refused_at, $3) ELSE schedule_refused_at END
                WHERE id = $1"#,
             row.id,
             trouble.why,
             now,
             trouble.is_refusal,
+            trouble.is_gone,
         )
         .execute(&mut *tx)
         .await?;

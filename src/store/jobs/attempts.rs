@@ -333,17 +333,17 @@ impl Store {
         events::commit(tx, told.as_slice(), now).await
     }
 
-    /// Says that an endpoint is about to be deleted: a crash after that must not lose when it was.
+    /// Says when an endpoint's deletion was asked for: a crash after that must not lose it.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn asks_deletion(
         &self,
         attempt: JobId,
-        now: DateTime<Utc>,
+        asked_at: Option<DateTime<Utc>>,
     ) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE jobs SET delete_asked_at = $2 WHERE id = $1 AND settled_at IS NULL",
             attempt.0,
-            now,
+            asked_at,
         )
         .execute(&self.pool)
         .await?;

@@ -192,9 +192,14 @@ async fn template(
         return Ok(Ok(None));
     };
     let under_way = sqlx::query_scalar!(
-        r#"SELECT count(*) AS "count!" FROM ci_runs r
-           WHERE r.template_id = $1 AND r.verdict IS NULL AND r.id <> $2
-             AND EXISTS (SELECT FROM ci_rounds o WHERE o.run_id = r.id AND o.began_at IS NOT NULL)"#,
+        r#"SELECT (SELECT count(*) FROM ci_runs r
+                   WHERE r.template_id = $1 AND r.verdict IS NULL AND r.id <> $2
+                     AND EXISTS (SELECT FROM ci_rounds o WHERE o.run_id = r.id AND o.began_at IS NOT NULL))
+                -- One that was superseded is billed until its jobs have stopped.
+                + (SELECT count(DISTINCT r.id) FROM trials t JOIN ci_rounds o ON o.experiment_id = t.experiment_id
+                          JOIN ci_runs r ON r.id = o.run_id
+                   WHERE t.state IN ('submitting', 'running', 'stopping') AND r.template_id = $1 AND r.verdict IS NOT NULL
+                     AND r.id <> $2) AS "count!""#,
         row.id,
         row.run_id,
     )

@@ -61,17 +61,27 @@ async fn change(app: &App, known: &Known<'_>, end: ScheduledEnd) -> Result<bool,
         return Ok(false);
     }
     let aws = &app.place.aws;
+    let mut call = "UpdateSchedule";
     let mut reply = aws.move_end(&end).await;
-    if let Err(AwsError::NotFound(_)) = reply {
+    let is_gone = matches!(reply, Err(AwsError::NotFound(_)));
+    if is_gone {
         // It was carried out while the change was on its way: what AWS has ended stays ended.
         if known.facts.has_ended(app.clock.now()) {
             return Ok(true);
         }
+        call = "CreateSchedule";
         reply = aws.create_schedule(&end).await;
     }
     match reply {
         Ok(()) => confirmed(app, endpoint, &end, now).await,
-        Err(error) => failed(app, endpoint, &error, now).await,
+        Err(error) => {
+            let failure = Failure {
+                call,
+                is_gone,
+                error,
+            };
+            failed(app, endpoint, &failure, now).await
+        }
     }
 }
 
@@ -119,17 +129,37 @@ async fn check(app: &App, known: &Known<'_>, end: ScheduledEnd) -> Result<bool, 
         }
         // The schedule was fine an hour ago: not being allowed to look is told when it is to be moved.
         Err(AwsError::Denied(_)) => confirmed(app, endpoint, &end, now).await,
-        Err(error) => failed(app, endpoint, &error, now).await,
+        Err(error) => {
+            let failure = Failure {
+                call: "GetSchedule",
+                is_gone: false,
+                error,
+            };
+            failed(app, endpoint, &failure, now).await
+        }
     }
+}
+
+/// A call that did not succeed.
+struct Failure {
+    call: &'static str,
+    /// There is no schedule any more.
+    is_gone: bool,
+    error: AwsError,
 }
 
 /// Says that it is not as it should be. What is at AWS is the end before, or none.
 async fn failed(
     app: &App,
     endpoint: &Endpoint,
-    error: &AwsError,
+    failure: &Failure,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
+    let Failure {
+        call,
+        is_gone,
+        error,
+    } = failure;
     let is_refusal = match error {
         AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_) => false,
         AwsError::AlreadyExists(_)
@@ -138,16 +168,18 @@ async fn failed(
         | AwsError::NotFound(_)
         | AwsError::Rejected { .. } => true,
     };
-    let stands = match (endpoint.end.at, endpoint.usd_per_day_absent()) {
+    let at = endpoint.end.at.filter(|_| !is_gone);
+    let stands = match (at, endpoint.usd_per_day_absent()) {
         (Some(at), _) => format!("its end at AWS is still {}", at.to_rfc3339()),
         (None, Some(usd)) => no_end(usd),
         (None, None) => NO_END.to_owned(),
     };
-    let why = format!("{stands}; UpdateSchedule: {error}");
+    let why = format!("{stands}; {call}: {error}");
     tracing::warn!(endpoint = %endpoint.id, why, "the end of an endpoint at AWS is not as it should be; retrying");
     let trouble = EndTrouble {
         why: &why,
         is_refusal,
+        is_gone: *is_gone,
     };
     let store = &app.store;
     store

@@ -438,18 +438,23 @@ impl Hand<'_> {
     }
 
     /// Sends the stop. When an endpoint's deletion was asked for is written before, because a crash must not lose it,
-    /// and after: a process that stood still in between sent it later, and until then it was billed.
+    /// and after: a process that stood still in between sent it later, and until then it was billed. What was not
+    /// carried out ends nothing: then it is as it was before.
     async fn send_stop(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let App { store, clock, .. } = self.app;
         let kind = self.trial.kind;
-        if kind == JobKind::Endpoint {
-            store.asks_deletion(attempt.id, clock.now()).await?;
+        let is_endpoint = kind == JobKind::Endpoint;
+        if is_endpoint {
+            let asked_at = Some(clock.now());
+            store.asks_deletion(attempt.id, asked_at).await?;
         }
         let reply = self.app.place.aws.stop(kind, &attempt.job_name).await;
-        // One that is gone already was not deleted by this.
-        let is_gone = matches!(reply, Err(AwsError::NotFound(_)));
-        if kind == JobKind::Endpoint && !is_gone {
-            store.asks_deletion(attempt.id, clock.now()).await?;
+        if is_endpoint {
+            let asked_at = match &reply {
+                Ok(()) | Err(AwsError::Unknown(_)) => Some(clock.now()),
+                Err(_) => attempt.delete_asked_at,
+            };
+            store.asks_deletion(attempt.id, asked_at).await?;
         }
         Ok(reply)
     }

@@ -110,8 +110,7 @@ impl Hand<'_> {
                 .requeue(self.trial, due, worst.training_usd, now)
                 .await?;
         } else if not.may_wait() {
-            let why =
-                format!("gave up {why}: until the experiment's deadline nothing was released");
+            let why = format!("gave up at the experiment's deadline: {why}");
             store.refuse(self.trial, &why, now).await?;
         } else {
             store.refuse(self.trial, &why, now).await?;

@@ -6,7 +6,9 @@ use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd, first_end};
-use bakeoff_domain::serving::scheduled_end::{NO_ROLE, REFUSED, no_end, usd_per_day_absent};
+use bakeoff_domain::serving::scheduled_end::{
+    NO_ROLE, REFUSED, REQUIRED, no_end, usd_per_day_absent,
+};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -15,13 +17,14 @@ use crate::store::StoreError;
 use crate::store::endpoints::EndTrouble;
 use crate::store::experiments::trials::Attempt;
 
+/// AWS refuses an end in the past, and a call takes a while.
+const SOON: TimeDelta = TimeDelta::minutes(5);
+
 /// Why nothing is created without an end at AWS.
 fn required(why: &str) -> AwsError {
     AwsError::Rejected {
         code: "ScheduledEndRequired".to_owned(),
-        message: format!(
-            "{why}. This installation creates nothing without an end at AWS (--require-scheduled-end)"
-        ),
+        message: format!("{why}. {REQUIRED}"),
     }
 }
 
@@ -61,10 +64,18 @@ impl Hand<'_> {
         if self.ends_at.is_some() {
             return Ok(Ok(()));
         }
+        // Of one that waited for longer, the end is not in the past: no create was sent before its end was scheduled.
+        let longest = self.trial.billed_seconds_max;
+        let planned = first_end(action, attempt.planned_at, longest);
+        let at = if planned > now + SOON {
+            planned
+        } else {
+            first_end(action, now, longest)
+        };
         let end = ScheduledEnd {
             action,
             job_name: attempt.job_name.clone(),
-            at: first_end(action, attempt.planned_at, self.trial.billed_seconds_max),
+            at,
             role_arn: role.clone(),
         };
         let (store, trial) = (&self.app.store, self.trial.id);
@@ -107,6 +118,7 @@ impl Hand<'_> {
             let trouble = EndTrouble {
                 why,
                 is_refusal: true,
+                is_gone: false,
             };
             store
                 .record_end_trouble(self.trial.id, trouble, now)

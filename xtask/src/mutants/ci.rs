@@ -2,7 +2,7 @@
 
 use super::{Mutant, it};
 
-pub(super) const MUTANTS: [Mutant; 9] = [
+pub(super) const MUTANTS: [Mutant; 10] = [
     it(
         "the-baseline-is-of-any-branch",
         "ci_one_bill::another_branch_is_no_baseline",
@@ -39,4 +39,5 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         "a-held-status-is-claimed",
         "commit_status::a_status_is_told_again_after_a_crash_and_in_order",
     ),
+    it("a-script-ends-runs", "ci_one_bill::a_script_ends_no_run"),
 ];

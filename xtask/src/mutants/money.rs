@@ -2,7 +2,7 @@
 
 use super::{Mutant, domain, it};
 
-pub(super) const MUTANTS: [Mutant; 12] = [
+pub(super) const MUTANTS: [Mutant; 17] = [
     it(
         "an-extension-is-not-lived",
         "endpoints::a_longer_life_is_reserved_before_it_is_lived",
@@ -50,5 +50,25 @@ pub(super) const MUTANTS: [Mutant; 12] = [
     domain(
         "a-checkpoint-after-an-interruption-saves-it",
         "lifecycle::spot::tests::an_interruption_loses_the_training_since_the_newest_checkpoint_before_it",
+    ),
+    it(
+        "a-refused-deletion-is-an-end",
+        "scheduled_end_faults::a_deletion_that_aws_refused_is_no_end",
+    ),
+    it(
+        "a-late-create-ends-in-the-past",
+        "scheduled_end_faults::an_endpoint_that_is_created_late_has_an_end_all_the_same",
+    ),
+    domain(
+        "a-carried-out-schedule-is-made-anew",
+        "serving::scheduled_end::tests::one_that_has_ended_is_given_no_later_end_unless_it_is_seen_alive",
+    ),
+    domain(
+        "what-nobody-sees-runs-on",
+        "lifecycle::decide::tests::a_cancelled_job_is_stopped_whatever_is_known_of_it",
+    ),
+    domain(
+        "a-registered-winner-is-bought",
+        "pipeline::purchase::tests::a_registered_winner_is_still_a_winner",
     ),
 ];

@@ -15,6 +15,8 @@ use crate::sagemaker::log::one_line;
 
 /// Training with log lines, but without a reading, after which a trial teaches nothing.
 pub const SILENT_FOR: TimeDelta = TimeDelta::minutes(10);
+/// The same where other patterns meet its lines: a speed may be printed every few hundred steps.
+const SLOW_FOR: TimeDelta = TimeDelta::minutes(30);
 /// Training at no utilisation after which accelerators idle.
 pub const IDLE_FOR: TimeDelta = TimeDelta::minutes(15);
 /// Utilisation of an accelerator below which it idles, percent.
@@ -41,7 +43,7 @@ named! {
 
 /// Patterns that met no line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct NoReadings {
+pub struct UnmatchedPatterns {
     /// Lines that were read.
     pub lines: u32,
     pub patterns: Vec<MetricPattern>,
@@ -49,6 +51,9 @@ pub struct NoReadings {
     pub last_lines: Vec<String>,
     /// A patch of the experiment's spec, with patterns that would have met them.
     pub patch: Vec<Operation>,
+    /// Other patterns meet its lines, or its speed was read from another trial's log: it may only be slow, and goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_read_otherwise: bool,
 }
 
 /// A pattern, and the metric that it was to read.
@@ -83,7 +88,7 @@ pub struct IdleAccelerators {
     pub usd_per_hour: Usd,
 }
 
-impl fmt::Display for NoReadings {
+impl fmt::Display for UnmatchedPatterns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let patterns = self.patterns.iter().map(|one| format!("`{}`", one.regex));
         let patterns: Vec<String> = patterns.collect();
@@ -147,7 +152,7 @@ impl fmt::Display for IdleAccelerators {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trouble {
-    NoReadings(NoReadings),
+    NoReadings(UnmatchedPatterns),
     LossNotFinite(LossNotFinite),
     UnitDoubtful(DoubtfulUnit),
     AcceleratorsIdle(IdleAccelerators),
@@ -172,6 +177,8 @@ pub struct RunningTrial<'a> {
     pub definitions: &'a [MetricDefinition],
     /// Whether anything was reported that a speed follows from.
     pub has_speed: bool,
+    /// The same of another trial of the experiment, whose patterns are the same.
+    pub has_speed_elsewhere: bool,
     /// Of what was reported.
     pub loss: Option<ReportedLoss>,
     /// The end of its log, oldest first; `None` if it was not read.
@@ -226,7 +233,7 @@ pub fn troubles(trial: &RunningTrial<'_>) -> Vec<Trouble> {
 
 /// No pattern of a speed meets any line of a log that has lines which look like a metric. Where one does, the readings
 /// are only late.
-fn no_readings(trial: &RunningTrial<'_>) -> Option<NoReadings> {
+fn no_readings(trial: &RunningTrial<'_>) -> Option<UnmatchedPatterns> {
     let lines = trial.lines.filter(|_| !trial.has_speed)?;
     if trial.now - trial.training_since < SILENT_FOR {
         return None;
@@ -237,20 +244,23 @@ fn no_readings(trial: &RunningTrial<'_>) -> Option<NoReadings> {
         .filter(|one| one.meaning.is_speed());
     let speeds: Vec<&MetricDefinition> = speeds.collect();
     let patterns: Vec<Pattern> = trial.definitions.iter().filter_map(Pattern::of).collect();
-    let met = |one: &Pattern| {
-        one.meaning.is_speed() && lines.iter().any(|line| one.value(line).is_some())
-    };
+    let met = |one: &Pattern| lines.iter().any(|line| one.value(line).is_some());
+    let is_speed_met = patterns
+        .iter()
+        .any(|one| one.meaning.is_speed() && met(one));
+    let is_read_otherwise = trial.has_speed_elsewhere || patterns.iter().any(met);
+    let is_too_soon = is_read_otherwise && trial.now - trial.training_since < SLOW_FOR;
     let alike: Vec<&String> = lines
         .iter()
         .filter(|line| looks_like_metric(line))
         .collect();
     // What cannot be read here may be read by SageMaker.
     let is_readable = patterns.len() == trial.definitions.len();
-    if speeds.is_empty() || !is_readable || patterns.iter().any(met) || alike.len() < LINES_MIN {
+    if speeds.is_empty() || !is_readable || is_speed_met || is_too_soon || alike.len() < LINES_MIN {
         return None;
     }
     let last = alike.iter().rev().take(SHOWN).rev();
-    Some(NoReadings {
+    Some(UnmatchedPatterns {
         lines: u32::try_from(lines.len()).unwrap_or(u32::MAX),
         patterns: speeds
             .iter()
@@ -261,6 +271,7 @@ fn no_readings(trial: &RunningTrial<'_>) -> Option<NoReadings> {
             .collect(),
         last_lines: last.map(|line| one_line(line)).collect(),
         patch: patch(trial.definitions, &patterns, lines),
+        is_read_otherwise,
     })
 }
 

@@ -12,7 +12,7 @@ use crate::money::budget::BudgetLevel;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetNews {
     pub level: BudgetLevel,
-    /// 50, 80, or 100: it is used up, or something did not fit any more.
+    /// 50, 80, or 100: it is used up, or a reservation did not fit.
     pub percent: u32,
     pub limit_usd: Usd,
     /// Reserved and settled.
@@ -23,6 +23,27 @@ pub struct BudgetNews {
     /// The CI template's name, if it is a template's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+}
+
+impl BudgetNews {
+    pub(super) fn way_out(&self) -> String {
+        let call = match self.level {
+            BudgetLevel::TemplateDay => {
+                "settings.usd_per_day (`PUT /v1/ci-templates/{template_id}`)"
+            }
+            BudgetLevel::TemplateMonth => {
+                "settings.usd_per_month (`PUT /v1/ci-templates/{template_id}`)"
+            }
+            BudgetLevel::InstallationMonth => "--installation-budget-usd-per-month",
+            BudgetLevel::ProjectMonth => "monthly_budget_usd (`PUT /v1/projects/current/budget`)",
+            BudgetLevel::Experiment
+            | BudgetLevel::ExperimentMax
+            | BudgetLevel::EndpointMax
+            | BudgetLevel::Pipeline
+            | BudgetLevel::Project => "budget_usd (`PUT /v1/projects/current/budget`)",
+        };
+        format!("Raise {call} if more is to be spent. Jobs that run go on.")
+    }
 }
 
 impl fmt::Display for BudgetNews {
@@ -53,10 +74,13 @@ impl fmt::Display for BudgetNews {
             | BudgetLevel::Project => "of the budget",
         };
         if self.percent >= 100 {
-            return write!(
-                f,
-                "nothing more fits into what is left {of}: {used} of {limit} is spent or reserved"
-            );
+            let what = of.trim_start_matches("of ");
+            if used >= limit {
+                write!(f, "{what} is used up")?;
+            } else {
+                write!(f, "a reservation did not fit into what is left {of}")?;
+            }
+            return write!(f, ": {used} of {limit} is spent or reserved");
         }
         write!(
             f,

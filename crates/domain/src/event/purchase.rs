@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::PipelineId;
+use crate::pipeline::purchase::PURCHASE_WAIT;
 
 /// A step that waits for a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +27,9 @@ impl WaitingPurchase {
         } = self;
         format!(
             "Choose what it buys: `bakeoff pipelines approve {pipeline_id} {step} --candidate {candidate}`, or any \
-             other ranked one; or `bakeoff pipelines refuse {pipeline_id} {step}`."
+             other ranked one; or `bakeoff pipelines refuse {pipeline_id} {step}`. Without a decision the step fails \
+             after {} days; `bakeoff pipelines resume` asks again.",
+            PURCHASE_WAIT.num_days()
         )
     }
 }

@@ -138,7 +138,7 @@ impl Shortfall {
 
     /// What to do about it: which figure to raise, and where.
     pub fn fix(&self) -> String {
-        let needs = Usd((self.limit_usd - self.left_usd + self.needed).0.ceil());
+        let needs = Usd((self.limit.balance.used() + self.needed).0.ceil());
         let template = self.limit.template.map_or_else(
             || "/v1/ci-templates/{template_id}".to_owned(),
             |id| format!("/v1/ci-templates/{id}"),
@@ -149,10 +149,10 @@ impl Shortfall {
                     .to_owned()
             }
             BudgetLevel::ExperimentMax => {
-                "ask for less, or have the operator raise --experiment-max-usd".to_owned()
+                format!("ask for less, or have the operator raise --experiment-max-usd to {}", amount(needs))
             }
             BudgetLevel::EndpointMax => {
-                "ask for fewer hours, or have the operator raise --endpoint-max-usd".to_owned()
+                format!("ask for fewer hours, or have the operator raise --endpoint-max-usd to {}", amount(needs))
             }
             BudgetLevel::Pipeline => {
                 let path = self.limit.pipeline.map_or_else(
@@ -162,10 +162,12 @@ impl Shortfall {
                 format!("raise the pipeline's budget: POST {path}/resume with {}", body("budget_usd", needs))
             }
             BudgetLevel::TemplateDay => format!(
-                "raise settings.usd_per_day of the template (PUT {template}), or wait for the next day (UTC)"
+                "raise settings.usd_per_day of the template to {} (PUT {template}), or wait for the next day (UTC)",
+                amount(needs)
             ),
             BudgetLevel::TemplateMonth => format!(
-                "raise settings.usd_per_month of the template (PUT {template}), or wait for the next month (UTC)"
+                "raise settings.usd_per_month of the template to {} (PUT {template}), or wait for the next month (UTC)",
+                amount(needs)
             ),
             BudgetLevel::Project => format!(
                 "raise the project's budget: an admin sends PUT /v1/projects/current/budget with {}",
@@ -176,8 +178,10 @@ impl Shortfall {
                 body("monthly_budget_usd", needs)
             ),
             BudgetLevel::InstallationMonth => {
-                "have the operator raise --installation-budget-usd-per-month, or wait for the next month (UTC)"
-                    .to_owned()
+                format!(
+                    "have the operator raise --installation-budget-usd-per-month to {}, or wait for the next month (UTC)",
+                    amount(needs)
+                )
             }
         }
     }
@@ -197,7 +201,12 @@ impl Shortfall {
 
 /// A member of a JSON body.
 fn body(name: &str, usd: Usd) -> String {
-    format!("{{\"{name}\": {}}}", usd.0.normalize())
+    format!("{{\"{name}\": {}}}", amount(usd))
+}
+
+/// As it is written in a body or an option.
+fn amount(usd: Usd) -> String {
+    usd.0.normalize().to_string()
 }
 
 impl fmt::Display for Shortfall {

@@ -23,19 +23,33 @@ named! {
 /// How long a step waits for a person; then it fails, and a resume asks again.
 pub const PURCHASE_WAIT: TimeDelta = TimeDelta::days(7);
 
-/// The comparisons whose winner a step refers to, by name. A registration buys nothing.
+/// The comparisons whose winner a step refers to, by name, also through the registration of its model. A registration
+/// itself buys nothing.
 pub fn winners_of(spec: &PipelineSpec, step: &StepSpec) -> BTreeSet<String> {
-    let is_comparison = |name: &str| {
-        let mut steps = spec.steps.iter();
-        steps.any(|step| step.name == name && step.experiment.is_some())
-    };
     let bodies = step.bodies().into_iter();
     let buying = bodies.filter(|(kind, _)| *kind != StepKind::Model);
     let references = buying.flat_map(|(_, body)| reference::find(body).0);
-    references
-        .filter(|one| is_of_winner(one) && is_comparison(&one.step))
-        .map(|one| one.step)
-        .collect()
+    references.flat_map(|one| chosen_by(spec, &one)).collect()
+}
+
+/// The comparisons whose winner a reference stands for.
+fn chosen_by(spec: &PipelineSpec, reference: &Reference) -> BTreeSet<String> {
+    let named = spec.steps.iter().find(|one| one.name == reference.step);
+    let Some(named) = named else {
+        return BTreeSet::new();
+    };
+    if is_of_winner(reference) && named.experiment.is_some() {
+        return BTreeSet::from([named.name.clone()]);
+    }
+    let registered = named
+        .model
+        .iter()
+        .flat_map(|body| reference::find(&serde_json::json!(body)).0);
+    let direct = registered.filter(|one| {
+        let is_comparison = |step: &&StepSpec| step.name == one.step && step.experiment.is_some();
+        is_of_winner(one) && spec.steps.iter().any(|step| is_comparison(&step))
+    });
+    direct.map(|one| one.step).collect()
 }
 
 fn is_of_winner(reference: &Reference) -> bool {
@@ -81,4 +95,29 @@ pub fn condition_flaw(spec: &PipelineSpec, step: &StepSpec, pointer: &str) -> Op
             "write the least P(best) that is bought without a person, such as 0.6",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A comparison, the registration of its winner's model, and an endpoint of that.
+    #[test]
+    fn a_registered_winner_is_still_a_winner() {
+        let spec: PipelineSpec = serde_json::from_value(json!({
+            "name": "p", "region": "us-east-1", "budget_usd": 10, "role_arn": "arn:aws:iam::1:role/r",
+            "output_s3_uri": "s3://b/p", "steps": [
+                {"name": "compare", "experiment": {}},
+                {"name": "register", "model": {"trial_id": "${compare.winner.trial_id}", "approval": "approved"}},
+                {"name": "serve", "endpoint": {"model": {"model_package_id": "${register.model_package_id}"}}},
+                {"name": "other", "endpoint": {"model": {"model_package_id": "pkg_1"}}}]}))
+        .unwrap();
+        let of = |place: usize| winners_of(&spec, &spec.steps[place]);
+        assert_eq!(of(1), BTreeSet::new(), "a registration buys nothing");
+        assert_eq!(of(2), BTreeSet::from(["compare".to_owned()]));
+        assert_eq!(of(3), BTreeSet::new());
+        assert!(acts_on_answer(&spec, &spec.steps[2]));
+    }
 }

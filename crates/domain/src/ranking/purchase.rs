@@ -94,12 +94,12 @@ fn doubt(answer: &Recommendation, first: &Ranked, at_least: Option<f64>) -> Opti
     match answer.conclusion {
         Conclusion::Clear => None,
         Conclusion::Leading => leads(first, at_least)
-            .map(|why| format!("the answer is \"{headline}\", which recommends none{why}")),
+            .map(|why| format!("the answer is \"{headline}\", which recommends no purchase{why}")),
         Conclusion::Reached
         | Conclusion::Infeasible
         | Conclusion::NotEnoughEvidence
         | Conclusion::FullRun => Some(format!(
-            "the answer is \"{headline}\", which recommends none"
+            "the answer is \"{headline}\", which recommends no purchase"
         )),
     }
 }

@@ -116,6 +116,9 @@ pub const SCHEDULED: &str = "AWS itself ends it, by a schedule that is made befo
 /// What mends it where the service has no role for it.
 pub const NO_ROLE: &str =
     "Start the service with --scheduler-role-arn: the role of deploy/iam/scheduler.json";
+/// Of an installation that creates nothing without one.
+pub const REQUIRED: &str =
+    "This installation creates nothing without an end at AWS (--require-scheduled-end)";
 /// What mends it where AWS refuses.
 pub const REFUSED: &str = "Allow the service scheduler:CreateSchedule, and iam:PassRole of the scheduler's role \
      (deploy/iam/control-plane.json); `bakeoff doctor` shows which is missing";

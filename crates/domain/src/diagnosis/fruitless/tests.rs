@@ -35,6 +35,7 @@ fn trial<'a>(definitions: &'a [MetricDefinition], lines: &'a [String]) -> Runnin
         now: at(12),
         definitions,
         has_speed: false,
+        has_speed_elsewhere: false,
         loss: None,
         lines: Some(lines),
         tokens_per_second: None,
@@ -68,6 +69,37 @@ fn patterns_that_meet_no_line_are_told_with_those_that_would() {
     let proposed = operation.value.as_ref().and_then(|value| value.as_str());
     let mended = definition(proposed.unwrap(), Meaning::SamplesPerSecond);
     assert_eq!(Pattern::of(&mended).unwrap().value(&lines[11]), Some(0.92));
+}
+
+#[test]
+fn patterns_that_read_something_are_given_longer_and_the_trial_goes_on() {
+    let loss = definition("loss=([0-9.]+)", Meaning::TrainLoss);
+    let speed = definition("tokens_per_second=([0-9.]+)", Meaning::TokensPerSecond);
+    let (both, lines) = ([loss, speed.clone()], log(12));
+    let only_speed = [speed];
+    let elsewhere = RunningTrial {
+        has_speed_elsewhere: true,
+        ..trial(&only_speed, &lines)
+    };
+    for slow in [trial(&both, &lines), elsewhere] {
+        assert_eq!(
+            kinds(&slow),
+            [],
+            "a speed each 200 steps may take a quarter of an hour"
+        );
+        let later = RunningTrial {
+            now: at(31),
+            ..slow
+        };
+        let found = troubles(&later);
+        let [Trouble::NoReadings(found)] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert!(found.is_read_otherwise);
+    }
+    let wrong = [definition("speed=([0-9.]+)", Meaning::TokensPerSecond)];
+    let found = troubles(&trial(&wrong, &lines));
+    assert!(matches!(&found[..], [Trouble::NoReadings(none)] if !none.is_read_otherwise));
 }
 
 #[test]

@@ -171,17 +171,16 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
     }
 }
 
-/// A job may run for hours under an unknown status.
+/// A job may run for hours under an unknown status, or where nobody may look at it.
 #[test]
-fn a_cancelled_job_of_an_unheard_of_status_is_stopped() {
-    let sight = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
-    let mut case = situation(
-        TrialState::Stopping,
-        Some(attempt(AttemptState::Running)),
-        sight,
-    );
-    case.stop_requested = true;
-    assert_eq!(decide(&case, &Policy::default()), Decision::Stop);
+fn a_cancelled_job_is_stopped_whatever_is_known_of_it() {
+    let dreams = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
+    for sight in [dreams, Seen::NoAnswer("AccessDeniedException".into())] {
+        let own = Some(attempt(AttemptState::Running));
+        let mut case = situation(TrialState::Stopping, own, sight);
+        case.stop_requested = true;
+        assert_eq!(decide(&case, &Policy::default()), Decision::Stop);
+    }
 }
 
 #[test]

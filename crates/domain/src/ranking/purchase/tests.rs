@@ -77,7 +77,7 @@ fn a_clear_answer_is_bought_and_a_leading_one_only_with_the_probability_asked_fo
     };
     let leading = answer(&[finished("a", 1_100.0), cancelled]);
     assert_eq!(leading.conclusion, Conclusion::Leading);
-    assert!(why(may_buy(&leading, &FIRST)).contains("recommends none"));
+    assert!(why(may_buy(&leading, &FIRST)).contains("recommends no purchase"));
     let p_best = leading.ranked[0].odds.clone().unwrap().p_best;
     let asked = |at_least: f64| Conditions {
         at_least: Some(at_least),
