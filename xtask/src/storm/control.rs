@@ -173,12 +173,11 @@ impl Control {
     /// Asks for the budget first, and then for as long as it takes for the run itself, which has one key.
     fn start_full_run(&mut self, service: &Service<'_>, id: &str) -> Result<Accepted, String> {
         let path = format!("experiments/{id}/full-run");
-        let budget_usd = match self.full_run_usd {
-            Some(usd) => usd,
-            None => {
-                let plan = service.get(&format!("{path}?candidate=p4de"))?;
-                plan["budget_usd"].as_f64().ok_or("it has no budget")?
-            }
+        let budget_usd = if let Some(usd) = self.full_run_usd {
+            usd
+        } else {
+            let plan = service.get(&format!("{path}?candidate=p4de"))?;
+            plan["budget_usd"].as_f64().ok_or("it has no budget")?
         };
         self.full_run_usd = Some(budget_usd);
         let body = json!({"budget_usd": budget_usd, "candidate": "p4de"});

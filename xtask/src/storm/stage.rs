@@ -154,9 +154,9 @@ fn output(command: &mut Command) -> Result<String, String> {
 }
 
 /// Migrates the database, and makes the keys of both projects and of AWS's events.
-fn keys(program: PathBuf, database: &str) -> Result<[String; 3], String> {
+fn keys(program: &Path, database: &str) -> Result<[String; 3], String> {
     let bakeoff = |arguments: &[&str]| {
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .env("DATABASE_URL", database)
@@ -213,7 +213,7 @@ impl Stage {
         let Place { folder, program } = &place;
         fs::create_dir_all(folder.join("s3/storm/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/storm/train/part-0"), "x").map_err(|error| error.to_string())?;
-        let [api_key, neighbour_key, events] = keys(program("bakeoff"), &direct.url)?;
+        let [api_key, neighbour_key, events] = keys(&program("bakeoff"), &direct.url)?;
         let proxy = Proxy::start(direct.port).map_err(|error| error.to_string())?;
         let ports: Vec<u16> = (0..plan.replicas)
             .map(|_| free_port())
