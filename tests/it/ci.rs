@@ -411,7 +411,7 @@ async fn deliveries_of_gitlab_are_taken_as_documented(pool: PgPool) {
     Merge Request Hook: update of !1 changes no code
     Merge Request Hook: da1560886d4f094c3e6c9ef40349f7d38b5d27d7
     Merge Request Hook: merge of !1 changes no code
-    Merge Request Hook: !1 is from a fork: it starts nothing that is paid
+    Merge Request Hook: !1 is from a fork: it starts nothing that is paid; bakeoff gate can measure it
     Pipeline Hook: pipeline starts nothing: pushes and merge requests do
     ");
     // With the signing token: id, moment and body are under the signature.
