@@ -389,7 +389,7 @@ async fn sixty_signed_pushes_cost_no_more_than_the_templates_day(pool: PgPool) {
         if number(&pool, open).await == 0 {
             break;
         }
-        test.advance(TimeDelta::minutes(5)).await;
+        test.advance(TimeDelta::minutes(20)).await;
     }
     let mut refused = 0;
     for id in &runs {
@@ -433,7 +433,7 @@ async fn runs_of_a_template_take_turns(pool: PgPool) {
     for _ in 0..120 {
         test.tick().await;
         assert!(number(&pool, under_way).await <= 1);
-        test.advance(TimeDelta::minutes(5)).await;
+        test.advance(TimeDelta::minutes(20)).await;
     }
     let passed = "SELECT count(*) FROM ci_runs WHERE verdict = 'passed'";
     assert_eq!(number(&pool, passed).await, 3);

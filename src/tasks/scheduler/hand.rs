@@ -477,9 +477,14 @@ impl Hand<'_> {
             // SageMaker tells when its deletion began only while that lasts.
             self.look().await;
         }
+        // No answer says nothing against what earlier looks found.
+        let absent = match self.seen {
+            Seen::NoAnswer(_) => attempt.absent,
+            Seen::NotLooked | Seen::Absent | Seen::Job(_) => 0,
+        };
         self.app
             .store
-            .record_look(self.trial, attempt, self.job(), 0, at, now)
+            .record_look(self.trial, attempt, self.job(), absent, at, now)
             .await?;
         Ok(false)
     }
