@@ -101,7 +101,7 @@ impl Endpoint {
         }
     }
 
-    /// What is known of its end at AWS. `seen_at`: when it was looked at, if it was there and not being deleted.
+    /// The facts about its end at AWS. `seen_at`: when it was described, if it existed and was not being deleted.
     pub fn end_facts(&self, seen_at: Option<DateTime<Utc>>) -> EndFacts {
         EndFacts {
             is_ending: self.is_stopping

@@ -388,7 +388,7 @@ async fn a_newer_commit_ends_the_runs_before_it(pool: PgPool) {
     assert_eq!(read(&test, &back).await.superseded_by, None);
 }
 
-/// Nobody but the host knows the order of commits: the job of an older one may come later.
+/// Only the host knows the order of commits: the job of an older commit may arrive later.
 #[sqlx::test(migrations = false)]
 async fn a_script_ends_no_run(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;

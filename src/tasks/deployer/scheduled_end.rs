@@ -42,7 +42,7 @@ pub(super) async fn keep(
     }
 }
 
-/// What a step was decided on.
+/// The endpoint, and the facts that a step was decided on.
 struct Known<'a> {
     endpoint: &'a Endpoint,
     facts: EndFacts,

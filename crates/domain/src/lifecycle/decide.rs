@@ -227,7 +227,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
             Seen::Absent if attempt.absent >= policy.absent_max => {
                 Decision::End(vanished(attempt, situation.now))
             }
-            // Its name is ours: what cannot be looked at can be stopped all the same.
+            // The name is ours, so the job can be stopped even while it cannot be described.
             Seen::NoAnswer(_) if situation.stop_requested => Decision::Stop,
             Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => Decision::LookAgain {
                 at: situation.now + policy.poll,

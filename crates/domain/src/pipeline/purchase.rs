@@ -41,10 +41,7 @@ fn chosen_by(spec: &PipelineSpec, reference: &Reference) -> BTreeSet<String> {
     if is_of_winner(reference) && named.experiment.is_some() {
         return BTreeSet::from([named.name.clone()]);
     }
-    let registered = named
-        .model
-        .iter()
-        .flat_map(|body| reference::find(&serde_json::json!(body)).0);
+    let registered = named.model.iter().flat_map(|body| reference::find(body).0);
     let direct = registered.filter(|one| {
         let is_comparison = |step: &&StepSpec| step.name == one.step && step.experiment.is_some();
         is_of_winner(one) && spec.steps.iter().any(|step| is_comparison(&step))

@@ -37,8 +37,8 @@ pub struct EndFacts {
 }
 
 impl EndFacts {
-    /// Whether AWS has ended it, as far as is known: its schedule was due, and nobody has seen it since. Another schedule
-    /// would say that it was billed for longer.
+    /// Whether AWS has presumably ended it: its schedule was due, and it has not been seen since. A new schedule would
+    /// make it appear to have been billed for longer.
     pub fn has_ended(&self, now: DateTime<Utc>) -> bool {
         let Some(end) = self.confirmed.filter(|end| *end <= now) else {
             return false;

@@ -171,7 +171,7 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
     }
 }
 
-/// A job may run for hours under an unknown status, or where nobody may look at it.
+/// A job may run for hours under an unknown status, or while it cannot be described.
 #[test]
 fn a_cancelled_job_is_stopped_whatever_is_known_of_it() {
     let dreams = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
