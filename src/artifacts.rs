@@ -204,7 +204,8 @@ pub async fn choose(
         ));
     };
     match &one.wholeness {
-        Wholeness::Complete => {}
+        // Whoever names one in an unknown layout knows more of it than this does.
+        Wholeness::Complete | Wholeness::Unknown => {}
         Wholeness::BeingWritten => {
             return Err(NotChosen::Incomplete("it is being written".to_owned()));
         }

@@ -16,6 +16,8 @@ pub enum CheckpointState {
     /// It was written to within the last five minutes.
     BeingWritten,
     Incomplete,
+    /// Its layout is not known, or it is a single file: it may be copied by whoever knows that it is whole.
+    Unknown,
 }
 
 /// One checkpoint in S3.

@@ -2,7 +2,7 @@
 
 use bakeoff_domain::diagnosis::live::Advice;
 use bakeoff_domain::diagnosis::profiler::Triggered;
-use bakeoff_domain::diagnosis::{Cause, Clue, Diagnosis, SeenIn};
+use bakeoff_domain::diagnosis::{Cause, Clue, Diagnosis, SeenIn, Standing};
 use bakeoff_domain::sagemaker::observed::RuleEvaluation;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub struct CauseView {
     pub patch: Vec<OperationView>,
     /// The change in words.
     pub change: Option<String>,
+    /// What became of the error: one that was handled or survived is no cause.
+    pub standing: Standing,
 }
 
 impl From<Cause> for CauseView {
@@ -68,6 +70,7 @@ impl From<Cause> for CauseView {
             clue,
             patch,
             change,
+            standing,
         } = cause;
         Self {
             signature,
@@ -77,6 +80,7 @@ impl From<Cause> for CauseView {
             clue: clue.into(),
             patch: patch.into_iter().map(Into::into).collect(),
             change,
+            standing,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! API views of measured series.
 
 use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::measure::samples::Report;
 use bakeoff_domain::measure::steady::{Bucket, Steady};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,8 @@ pub struct Pushed {
     pub duplicates: u64,
     /// Lines that were skipped, if skipping was requested.
     pub skipped: Vec<SkippedLine>,
+    /// What was recognised as what, what was not read and why, and what is odd.
+    pub report: Report,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -276,6 +276,7 @@ impl There {
             let (state, missing) = match &one.wholeness {
                 Wholeness::Complete => (CheckpointState::Complete, None),
                 Wholeness::BeingWritten => (CheckpointState::BeingWritten, None),
+                Wholeness::Unknown => (CheckpointState::Unknown, None),
                 Wholeness::Incomplete { missing } => {
                     (CheckpointState::Incomplete, Some(missing.clone()))
                 }

@@ -3,19 +3,19 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::Response;
-use bakeoff_domain::ids::{RunId, TrialId};
+use bakeoff_domain::ids::{ProjectId, RunId, TrialId};
 use bakeoff_domain::measure::metric::{self, Source, Subject};
 use bakeoff_domain::measure::rollup::{Columns, thin};
-use bakeoff_domain::measure::samples::{self, Batch, LineError, Reading};
+use bakeoff_domain::measure::samples::{self, Batch, Conflict, LineError, Reading, Report};
 use bakeoff_domain::measure::steady::{BUCKET_SECONDS, Bucket, steady};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Editor, Pusher};
-use super::extract::{Id, Params, text_of, whole};
+use super::extract::{Id, Params, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format, Table};
@@ -23,6 +23,7 @@ use crate::api::series::{MetricSeries, PointColumns, Pushed, SkippedLine};
 use crate::app::App;
 use crate::auth::push_token;
 use crate::read::figures::preferred;
+use crate::read::sent;
 use crate::store::series::{Appended, Named, Samples, Series};
 
 /// Maximum size of a push's body.
@@ -31,6 +32,8 @@ pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 const STARTED_YEARS: std::ops::Range<i32> = 2000..2100;
 /// How far the clock of a training machine may be ahead of ours.
 const AHEAD_MAX: TimeDelta = TimeDelta::minutes(10);
+/// From as many points on, a body is a file, and is checked against what is known of the run.
+const CHECKED_FROM: usize = 20;
 /// Default number of points that a series is thinned to.
 const POINTS_DEFAULT: usize = 2000;
 const POINTS_MAX: usize = 10_000;
@@ -50,8 +53,10 @@ pub(super) struct PushParams {
     #[serde(default)]
     #[param(inline)]
     source: PushSource,
-    /// Start of the run, for logs without times (`trainer_state.json`).
+    /// Start of the run, for what counts time from there (`trainer_state.json`, `elapsed_time`).
     started_at: Option<DateTime<Utc>>,
+    /// Name of the metric, for files that say none (TensorBoard's table of one scalar).
+    metric: Option<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -64,17 +69,20 @@ enum PushSource {
 
 /// Send metrics of a trial
 ///
-/// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), a JSON list of the
-/// same, CSV with a header line, or Hugging Face's trainer_state.json. Sending a point twice is
-/// harmless: points are identified by metric, time and step. NaN and infinities are stored, but
-/// excluded from means.
+/// JSON lines (`{"timestamp": 1763596800, "step": 7, "loss": 2.5}`, any names), or a file as it was written: exports of
+/// W&B, TensorBoard, MLflow and nvidia-smi, Hugging Face's trainer_state.json, tables with a header line, and the logs of
+/// the usual frameworks as text. What it is, is told by its content. The answer says what was recognised as what, what was
+/// not read and why, and what is odd.
+///
+/// Sending a point twice is harmless: points are identified by metric, time and step, and keep their first value; another
+/// value is a conflict, and is named. NaN and infinities are stored, but excluded from means.
 ///
 /// A training job started by Bakeoff needs no key: it uses `BAKEOFF_PUSH_TOKEN` from its
 /// environment as the bearer token, with `BAKEOFF_URL` and `BAKEOFF_TRIAL_ID`, and may send the
 /// metrics of its own trial until an hour after the trial's end (`serve --public-url`).
 #[utoipa::path(post, path = "/v1/trials/{trial_id}/metrics", operation_id = "pushTrialMetrics", tag = "metrics",
     params(("trial_id" = TrialId, Path), PushParams),
-    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
+    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"), (String = "text/plain"))),
     responses((status = 200, description = "Stored", body = Pushed), Problems))]
 pub(super) async fn push_trial(
     State(app): State<App>,
@@ -84,8 +92,11 @@ pub(super) async fn push_trial(
     request: Request,
 ) -> Result<Json<Pushed>, Problem> {
     let subject = Subject::Trial(id);
-    match pusher {
-        Pusher::Editor(caller) => owned(&app, caller, subject).await?,
+    let project = match pusher {
+        Pusher::Editor(caller) => {
+            owned(&app, caller, subject).await?;
+            Some(caller.project)
+        }
         Pusher::Token(token) => {
             if !push_token::is_of(&token, &app.settings.secret_key, id) {
                 return Err(Problem::unauthenticated(
@@ -105,9 +116,10 @@ pub(super) async fn push_trial(
                     "the trial ended more than an hour ago: its push token has expired",
                 ));
             }
+            None
         }
-    }
-    push(&app, subject, params, request).await
+    };
+    push(&app, project, subject, params, request).await
 }
 
 /// Send metrics of an external run
@@ -115,7 +127,7 @@ pub(super) async fn push_trial(
 /// Same formats and rules as for a trial.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/metrics", operation_id = "pushRunMetrics", tag = "metrics",
     params(("run_id" = RunId, Path), PushParams),
-    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"))),
+    request_body(content((String = "application/x-ndjson"), (String = "application/json"), (String = "text/csv"), (String = "text/plain"))),
     responses((status = 200, description = "Stored", body = Pushed), Problems))]
 pub(super) async fn push_run(
     State(app): State<App>,
@@ -129,7 +141,14 @@ pub(super) async fn push_run(
         params.started_at = run.and_then(|run| run.started_at);
     }
     owned(&app, caller, Subject::Run(id)).await?;
-    push(&app, Subject::Run(id), params, request).await
+    push(
+        &app,
+        Some(caller.project),
+        Subject::Run(id),
+        params,
+        request,
+    )
+    .await
 }
 
 async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Problem> {
@@ -142,8 +161,10 @@ async fn owned(app: &App, caller: Caller, subject: Subject) -> Result<(), Proble
     }))
 }
 
+/// Stores what was sent; by whoever may read the project, it is checked against what is known of the run.
 async fn push(
     app: &App,
+    project: Option<ProjectId>,
     subject: Subject,
     params: PushParams,
     request: Request,
@@ -157,62 +178,78 @@ async fn push(
             "must be between 2000 and 2100",
         ));
     }
-    let is_table = is_csv(request.headers());
     let body = whole(request, BODY_BYTES_MAX).await?;
     let now = app.clock.now();
-    let reading = Reading {
+    let asked = Asked {
         latest: now + AHEAD_MAX,
         skip_bad_lines: params.skip_bad_lines,
         started_at: params.started_at,
+        metric: params.metric,
     };
-    let batch = parse(body, is_table, reading).await?.map_err(refused)?;
+    let mut batch = parse(body, asked).await?.map_err(refused)?;
+    if let Some(project) = project.filter(|_| batch.points.len() >= CHECKED_FROM) {
+        let notes = sent::check(&app.store, project, subject, &batch).await?;
+        batch.report.notes.extend(notes);
+    }
     let source = match params.source {
         PushSource::Pushed => Source::Pushed,
         PushSource::Imported => Source::Imported,
     };
-    let named = batch
-        .names
-        .into_iter()
-        .map(|name| Named {
-            subject,
-            name,
-            metric: None,
-        })
-        .collect();
+    let named = batch.names.into_iter().map(|name| Named {
+        subject,
+        name,
+        metric: None,
+    });
     let samples = Samples {
-        named,
+        named: named.collect(),
         points: batch.points,
     };
-    let Appended { stored, duplicates } = app.store.append(source, &samples, now).await?;
-    let skipped = batch
-        .skipped
-        .into_iter()
-        .map(|LineError { line, detail }| SkippedLine { line, detail })
-        .collect();
+    let appended = app.store.append(source, &samples, now).await?;
+    let skipped = batch.skipped.into_iter();
     Ok(Json(Pushed {
-        stored,
-        duplicates,
-        skipped,
+        stored: appended.stored,
+        duplicates: appended.duplicates,
+        skipped: skipped
+            .map(|LineError { line, detail }| SkippedLine { line, detail })
+            .collect(),
+        report: with_conflicts(batch.report, &appended, &samples),
     }))
 }
 
-fn is_csv(headers: &HeaderMap) -> bool {
-    let kind = text_of(headers, &header::CONTENT_TYPE);
-    kind.starts_with("text/csv")
+/// Adds what contradicts points that were stored before.
+fn with_conflicts(mut report: Report, appended: &Appended, samples: &Samples) -> Report {
+    report.conflicts_in_all += appended.conflicts_in_all;
+    for one in &appended.conflicts {
+        let metric = samples.named.get(one.name).map(|named| named.name.clone());
+        report.add_conflict(Conflict {
+            metric: metric.unwrap_or_default(),
+            at: one.at,
+            step: one.step,
+            kept: Some(one.kept).filter(|value| value.is_finite()),
+            ignored: Some(one.ignored).filter(|value| value.is_finite()),
+        });
+    }
+    report
 }
 
-async fn parse(
-    body: Bytes,
-    is_table: bool,
-    reading: Reading,
-) -> Result<Result<Batch, Vec<LineError>>, Problem> {
+/// How a body is to be read.
+struct Asked {
+    latest: DateTime<Utc>,
+    skip_bad_lines: bool,
+    started_at: Option<DateTime<Utc>>,
+    metric: Option<String>,
+}
+
+async fn parse(body: Bytes, asked: Asked) -> Result<Result<Batch, Vec<LineError>>, Problem> {
     let size = body.len();
     let read = move || {
-        if is_table {
-            samples::read_csv(&body, reading)
-        } else {
-            samples::read_json(&body, reading)
-        }
+        let reading = Reading {
+            latest: asked.latest,
+            skip_bad_lines: asked.skip_bad_lines,
+            started_at: asked.started_at,
+            metric: asked.metric.as_deref(),
+        };
+        samples::read(&body, reading)
     };
     if size < BODY_ASIDE_FROM {
         Ok(read())

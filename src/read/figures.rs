@@ -19,16 +19,18 @@ use crate::store::series::Series;
 use crate::store::{Store, StoreError};
 
 /// Metrics that tables show as steady means; all others are shown as latest values.
-const STEADY: [&str; 5] = [
+const STEADY: [&str; 6] = [
     metric::TOKENS_PER_SECOND,
+    metric::TOKENS_PER_SECOND_PER_DEVICE,
     metric::SAMPLES_PER_SECOND,
     metric::STEPS_PER_SECOND,
     metric::GPU_UTILIZATION,
     metric::GPU_MEMORY_UTILIZATION,
 ];
 /// Metrics that are speeds.
-const SPEEDS: [&str; 3] = [
+const SPEEDS: [&str; 4] = [
     metric::TOKENS_PER_SECOND,
+    metric::TOKENS_PER_SECOND_PER_DEVICE,
     metric::SAMPLES_PER_SECOND,
     metric::STEPS_PER_SECOND,
 ];
@@ -36,7 +38,12 @@ const SPEEDS: [&str; 3] = [
 /// a step now and then, for as long as the training lasts.
 const NON_FINITE_MIN: i64 = 3;
 const NON_FINITE_SHARE: i64 = 200;
-const LAST: [&str; 3] = [metric::TRAIN_LOSS, metric::VALIDATION_LOSS, metric::STEP];
+const LAST: [&str; 4] = [
+    metric::TRAIN_LOSS,
+    metric::VALIDATION_LOSS,
+    metric::STEP,
+    metric::TOKENS_SEEN,
+];
 
 /// Figures of several subjects.
 #[derive(Debug, Default)]
@@ -76,8 +83,8 @@ fn rank(series: &Series) -> (bool, i64) {
     (series.last_step.is_some(), series.points)
 }
 
-/// The series that speeds are derived from: one of each subject whose script reports no speed, also
-/// when it is settled.
+/// The series that speeds are derived from: of each subject whose script reports no speed, one that says something of
+/// steps, and the tokens that it has seen, also when they are settled.
 fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
     let has_speed: BTreeSet<Uuid> = series
         .iter()
@@ -85,6 +92,9 @@ fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
         .map(|one| one.subject_id)
         .collect();
     let mut best: BTreeMap<Uuid, &Series> = BTreeMap::new();
+    let counts_tokens =
+        |one: &&Series| one.metric == metric::TOKENS_SEEN && !has_speed.contains(&one.subject_id);
+    let of_tokens = series.iter().filter(counts_tokens).map(|one| one.id);
     for one in series {
         if !has_steps(one) || has_speed.contains(&one.subject_id) {
             continue;
@@ -94,7 +104,10 @@ fn stepping_without_speed(series: &[Series]) -> BTreeSet<i32> {
             *held = one;
         }
     }
-    best.into_values().map(|one| one.id).collect()
+    best.into_values()
+        .map(|one| one.id)
+        .chain(of_tokens)
+        .collect()
 }
 
 impl Figures {
@@ -151,13 +164,26 @@ impl Figures {
     /// Tokens per second, by the best of what is known.
     pub fn speed(&self, subject: Uuid, shape: &TrainingShape<'_>) -> Option<Speed> {
         let progress = self.progress(subject);
+        let tokens_seen = self.tokens_seen(subject);
         let figures = SpeedFigures {
             tokens_per_second: self.steady(subject, metric::TOKENS_PER_SECOND),
+            tokens_per_second_per_device: self
+                .steady(subject, metric::TOKENS_PER_SECOND_PER_DEVICE),
             samples_per_second: self.steady(subject, metric::SAMPLES_PER_SECOND),
             steps_per_second: self.steady(subject, metric::STEPS_PER_SECOND),
             progress: &progress,
+            tokens_seen: &tokens_seen,
         };
         speed::speed(figures, shape)
+    }
+
+    /// Tokens trained so far over time, where no speed is reported.
+    fn tokens_seen(&self, subject: Uuid) -> Vec<Progress> {
+        let series = self.series(subject, metric::TOKENS_SEEN);
+        let buckets = series.and_then(|one| self.buckets.get(&one.id));
+        buckets.map_or_else(Vec::new, |buckets| {
+            speed::progress(metric::TOKENS_SEEN, buckets)
+        })
     }
 
     /// Where the points behind a speed come from.
@@ -166,7 +192,11 @@ impl Figures {
             SpeedBasis::TokensPerSecond => self.source(subject, metric::TOKENS_PER_SECOND),
             SpeedBasis::SamplesPerSecond => self.source(subject, metric::SAMPLES_PER_SECOND),
             SpeedBasis::StepsPerSecond => self.source(subject, metric::STEPS_PER_SECOND),
+            SpeedBasis::TokensPerSecondPerDevice => {
+                self.source(subject, metric::TOKENS_PER_SECOND_PER_DEVICE)
+            }
             SpeedBasis::Steps => self.stepping(subject).map(|one| one.source),
+            SpeedBasis::TokensSeen => self.source(subject, metric::TOKENS_SEEN),
         }
     }
 
@@ -262,7 +292,7 @@ impl Figures {
         let share_min = intervals_divided_by.map_or(speed::SHARE_MIN, |_| speed::SHARE_MIN_OFTEN);
         let known = || {
             let speed = self.speed(subject, shape)?;
-            if speed.basis == SpeedBasis::Steps {
+            if matches!(speed.basis, SpeedBasis::Steps | SpeedBasis::TokensSeen) {
                 return Some(Pauses::InSpeed);
             }
             let pace = self.pace(subject)?;

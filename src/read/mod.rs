@@ -7,6 +7,7 @@ pub mod diagnosis;
 pub mod figures;
 pub mod gate;
 mod rows;
+pub mod sent;
 
 pub use convergence::curves;
 

@@ -72,7 +72,7 @@ pub(super) fn shape_of_plan<'a>(plan: &TrialPlan, workload: &'a WorkloadSpec) ->
     }
 }
 
-fn shape_of_run(spec: &RunSpec) -> TrainingShape<'_> {
+pub(super) fn shape_of_run(spec: &RunSpec) -> TrainingShape<'_> {
     TrainingShape {
         model: spec.model.as_ref(),
         global_batch: spec.global_batch,

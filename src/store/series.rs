@@ -25,7 +25,7 @@ use bakeoff_domain::measure::steady::{Bucket, Steady};
 use chrono::{DateTime, Datelike, Utc};
 use uuid::Uuid;
 
-use self::write::write;
+use self::write::{differing, write};
 use crate::store::stored;
 use crate::store::{Store, StoreError, error, retried};
 
@@ -66,11 +66,25 @@ impl Samples {
 }
 
 /// The result of appending a batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Appended {
     pub stored: u64,
     /// Points that already existed, or occurred twice in the batch.
     pub duplicates: u64,
+    /// Points that existed with another value, which they keep.
+    pub conflicts: Vec<Differing>,
+    pub conflicts_in_all: u64,
+}
+
+/// A point that exists with another value than was sent now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Differing {
+    /// Its index in [`Samples::named`].
+    pub name: usize,
+    pub at: DateTime<Utc>,
+    pub step: Option<i32>,
+    pub kept: f64,
+    pub ignored: f64,
 }
 
 /// Which value wins when a point already exists.
@@ -151,20 +165,29 @@ impl Store {
             return Ok(Appended {
                 stored,
                 duplicates: sent.saturating_sub(stored),
+                ..Appended::default()
             });
         }
-        let (pool, merged) = (&self.pool, points.as_slice());
-        let stored = retried(|| async move {
+        let (pool, merged, ids) = (&self.pool, points.as_slice(), ids.as_slice());
+        let (stored, conflicts, conflicts_in_all) = retried(|| async move {
             let mut tx = pool.begin().await?;
             let stored = merge(&mut tx, merged, Again::Keep, now).await?;
+            let is_all_new = usize::try_from(stored).is_ok_and(|stored| stored == merged.len());
+            let (conflicts, in_all) = if is_all_new {
+                (Vec::new(), 0)
+            } else {
+                differing(&mut tx, merged, ids).await?
+            };
             tx.commit().await?;
-            Ok(stored)
+            Ok((stored, conflicts, in_all))
         })
         .await?;
         self.remember(&points);
         Ok(Appended {
             stored,
-            duplicates: sent.saturating_sub(stored),
+            duplicates: sent.saturating_sub(stored + conflicts_in_all),
+            conflicts,
+            conflicts_in_all,
         })
     }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
-use bakeoff_domain::diagnosis::{Evidence, diagnose};
-use bakeoff_domain::sagemaker::log::{LogLine, last_bytes};
+use bakeoff_domain::diagnosis::{Diagnosis, Evidence, diagnose};
+use bakeoff_domain::sagemaker::log::{LogLine, last_bytes, one_line};
 use bakeoff_domain::spec::ProfileSpec;
 use chrono::TimeDelta;
 
@@ -21,10 +21,13 @@ const DUE_MAX: i64 = 50;
 const HOLD: TimeDelta = TimeDelta::minutes(3);
 /// After so many tries, what SageMaker reports has to do.
 const TRIES_MAX: u32 = 4;
-/// Lines that are searched of each stream.
-const LINES: usize = 500;
+/// Lines that are searched of each stream: eight ranks' tracebacks and what waits for them are thousands, and the cause
+/// stands before them.
+const LINES: usize = 20_000;
 /// What is kept of the log.
 const KEPT_BYTES: usize = 8 * 1024;
+/// Lines of causes that are kept beside it.
+const CLUES_MAX: usize = 32;
 
 /// Runs one tick; returns how many were claimed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
@@ -72,7 +75,7 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         instance: catalog::find(&due.instance_type),
         profile: profile.as_ref(),
     });
-    let kept = kept(&lines.unwrap_or_default());
+    let kept = kept(&lines.unwrap_or_default(), &diagnosis);
     let now = app.clock.now();
     app.store
         .record_post_mortem(due, &diagnosis, &kept, now)
@@ -117,8 +120,8 @@ async fn stop_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The last lines of each stream, together no more than is kept.
-fn kept(lines: &[LogLine]) -> Vec<LogLine> {
+/// The last lines of each stream, together no more than is kept, and the lines that causes were found in.
+fn kept(lines: &[LogLine], diagnosis: &Diagnosis) -> Vec<LogLine> {
     let mut streams: BTreeMap<&str, Vec<LogLine>> = BTreeMap::new();
     for line in lines {
         streams.entry(&line.stream).or_default().push(line.clone());
@@ -128,7 +131,17 @@ fn kept(lines: &[LogLine]) -> Vec<LogLine> {
         .values()
         .flat_map(|lines| last_bytes(lines, each))
         .collect();
+    let is_clue = |line: &&LogLine| {
+        diagnosis.causes.iter().any(|cause| {
+            cause.clue.at == Some(line.at)
+                && cause.clue.stream.as_ref() == Some(&line.stream)
+                && cause.clue.text == one_line(&line.message)
+        })
+    };
+    let of_causes = lines.iter().filter(is_clue).take(CLUES_MAX);
+    kept.extend(of_causes.cloned());
     kept.sort();
+    kept.dedup();
     kept
 }
 

@@ -264,6 +264,61 @@ async fn a_bad_line_refuses_the_batch_and_says_which(pool: PgPool) {
     assert_eq!(status, 404, "another project's run is no run");
 }
 
+/// W&B counts calls of `log` in `_step`: the optimiser's step stands beside it. What is read as what is said, and a
+/// second value for one moment is a conflict, in one body and against what is stored.
+#[sqlx::test(migrations = false)]
+async fn a_file_is_read_as_it_was_written_and_what_became_of_it_is_said(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let run = run(&test).await;
+    let path = format!("/v1/runs/{run}/metrics?source=imported");
+    let history: Vec<Value> = (1..=120)
+        .map(|call| {
+            json!({"_step": call, "_timestamp": START + call * 60, "train/loss": 3.0 - 0.01 * call as f64,
+                   "train/global_step": call * 10, "note": "warm"})
+        })
+        .collect();
+    let taken_first = taken(&test, &path, json!(history).to_string()).await;
+    let report = &taken_first.report;
+    assert_eq!(
+        (
+            taken_first.stored,
+            report.format.as_deref(),
+            report.step.as_deref()
+        ),
+        (
+            120,
+            Some("W&B's history of the Hugging Face Trainer"),
+            Some("train/global_step")
+        )
+    );
+    let not_read: Vec<(&str, u64)> = report
+        .not_read
+        .iter()
+        .map(|one| (one.column.as_str(), one.cells))
+        .collect();
+    assert_eq!(not_read, [("_step", 120), ("note", 120)]);
+    let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
+    assert_eq!(shown.figures.unwrap().step, Some(1200));
+
+    let other = json!({"timestamp": START + 60, "step": 10, "train/loss": 9.0});
+    let again = taken(&test, &path, format!("{other}\n{other}\n")).await;
+    assert_eq!((again.stored, again.duplicates), (0, 1));
+    assert_eq!(again.report.conflicts_in_all, 1);
+    let conflict = &again.report.conflicts[0];
+    assert_eq!(
+        (
+            conflict.metric.as_str(),
+            conflict.step,
+            conflict.kept,
+            conflict.ignored
+        ),
+        ("train/loss", Some(10), Some(2.99), Some(9.0))
+    );
+    let (status, problem) = push(&test, &path, "Hello\nWorld\n".to_owned()).await;
+    let said = problem["errors"][0]["detail"].as_str().unwrap_or_default();
+    assert!(status == 422 && said.contains("Megatron-LM"), "{problem}");
+}
+
 /// CloudWatch and the script both report the speed: it is one metric, and the script is believed.
 #[sqlx::test(migrations = false)]
 async fn two_sources_of_one_metric_are_one_and_never_added_up(pool: PgPool) {

@@ -1,4 +1,4 @@
-//! `cargo xtask eval`, `fit` and the planner's benchmark. They run `bakeoff-eval`, a separate
+//! `cargo xtask eval`, `signals`, `fit` and the planner's benchmark. They run `bakeoff-eval`, a separate
 //! program in the release profile that needs nothing but the domain.
 
 use std::path::Path;
@@ -14,6 +14,15 @@ const COEFFICIENTS: &str = "crates/planner/data/coefficients.json";
 
 pub(crate) fn eval(flags: &[&str]) -> Result<(), String> {
     program("eval", &with_data(flags))
+}
+
+/// Reads other people's files: logs, metric files, checkpoints and job documents.
+pub(crate) fn signals(flags: &[&str]) -> Result<(), String> {
+    let mut all: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    if !flags.contains(&"--data") {
+        all.extend(["--data".to_owned(), format!("{DATA}/public_inputs")]);
+    }
+    program("signals", &all)
 }
 
 pub(crate) fn fit(flags: &[&str]) -> Result<(), String> {

@@ -59,6 +59,9 @@ cargo xtask COMMAND
   eval                how good the predictions are on reference tables; `--data DIR` (../shared/data)
        --data DIR     where they lie
        --json         print the result for machines
+  signals             what other people's files and logs are read as, against what is true; `--data DIR` (../shared/data/public_inputs)
+       --data DIR     where they lie: metrics/ with what is wanted in its index.json; tests/inputs has more of them
+       --json         print the result for machines
   fit [--data DIR]    fit the coefficients that the product ships, crates/planner/data/coefficients.json
   mutants [NAME…]     put classic mistakes into a copy of the sources: each must be caught by the test named for it; --storm: by the storm
        --check        only look whether they still apply
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Some("road") => road::run(&flags),
         Some("durability") => durability::run(&flags),
         Some("eval") => eval::eval(&flags),
+        Some("signals") => eval::signals(&flags),
         Some("fit") => eval::fit(&flags),
         Some("rules") => rules::run(&flags),
         Some("mutants") => mutants::run(&flags),

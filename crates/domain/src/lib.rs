@@ -37,4 +37,5 @@ pub fn read_embedded() {
     catalog::serving::Serving::Endpoint.types();
     money::price::catalog();
     diagnosis::signatures::all();
+    measure::samples::read_embedded();
 }

@@ -1,6 +1,6 @@
 //! `bakeoff-eval` evaluates the product's predictions on reference tables (`eval`) and fits the
 //! coefficients that it ships (`fit`). It feeds rows to the domain's own code; `cargo xtask eval`
-//! and `cargo xtask fit` call it. `plans` measures the CPU cost of a plan.
+//! and `cargo xtask fit` call it. `signals` reads other people's files. `plans` measures the CPU cost of a plan.
 
 #![expect(
     clippy::indexing_slicing,
@@ -22,6 +22,7 @@ mod mlperf;
 mod plans;
 mod published;
 mod race;
+mod signals;
 mod steady;
 mod table;
 mod throughput;
@@ -49,13 +50,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(data) = value("--data") else {
-        eprintln!("bakeoff-eval eval|fit --data DIR [--json] [--out FILE], or bakeoff-eval plans");
+        eprintln!(
+            "bakeoff-eval eval|signals|fit --data DIR [--json] [--out FILE], or bakeoff-eval plans"
+        );
         return ExitCode::from(2);
     };
     let outcome = match arguments.first().map(String::as_str) {
         Some("eval") => evaluate(&data).map(|found| show(&found, flag("--json"))),
+        Some("signals") => signals::judge(&data).map(|found| show(&found, flag("--json"))),
         Some("fit") => fit(&data, value("--out").as_deref()),
-        _ => Err("the first argument is eval or fit".to_owned()),
+        _ => Err("the first argument is eval, signals or fit".to_owned()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

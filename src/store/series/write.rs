@@ -9,8 +9,8 @@ use chrono::{DateTime, Datelike, NaiveDate, Utc};
 use sqlx::{PgConnection, PgExecutor};
 
 use crate::store::StoreError;
-use crate::store::series::Again;
 use crate::store::series::compaction;
+use crate::store::series::{Again, Differing};
 
 /// Points sorted by key without duplicates; the first of equal keys is kept.
 pub(in crate::store) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
@@ -168,6 +168,39 @@ pub(super) async fn insert_new(
         .collect();
     fresh.sort_by_key(StoredPoint::key);
     Ok(fresh)
+}
+
+/// Points that exist with another value, at most 50 of them, and how many there are.
+pub(super) async fn differing(
+    tx: &mut PgConnection,
+    points: &[StoredPoint],
+    ids: &[i32],
+) -> Result<(Vec<Differing>, u64), StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT s.series_id, s.step, s.sampled_at, s.value AS "kept!", n.value AS "ignored!", count(*) OVER () AS "in_all!"
+           FROM UNNEST($1::integer[], $2::integer[], $3::timestamptz[], $4::double precision[])
+                AS n(series_id, step, sampled_at, value)
+           JOIN samples s ON s.series_id = n.series_id AND s.sampled_at = n.sampled_at AND s.step = n.step
+           WHERE s.value IS DISTINCT FROM n.value
+           ORDER BY s.series_id, s.sampled_at, s.step LIMIT 50"#,
+        &column(points, |point| point.series),
+        &column(points, |point| point.step),
+        &column(points, |point| point.at),
+        &column(points, |point| point.value),
+    )
+    .fetch_all(tx)
+    .await?;
+    let in_all = rows.first().map_or(0, |row| row.in_all.unsigned_abs());
+    let found = rows.into_iter().filter_map(|row| {
+        Some(Differing {
+            name: ids.iter().position(|id| *id == row.series_id)?,
+            at: row.sampled_at,
+            step: (row.step >= 0).then_some(row.step),
+            kept: row.kept,
+            ignored: row.ignored,
+        })
+    });
+    Ok((found.collect(), in_all))
 }
 
 /// Replaces the values of existing points; returns the affected buckets.

@@ -132,7 +132,8 @@ fn trackers(checkpoint: &Checkpoint, folder: &str) -> Vec<Tracker> {
     let step = checkpoint.step.map(|step| step.to_string());
     match checkpoint.writer {
         Writer::DeepSpeed => vec![tracker("latest", own.to_owned())],
-        Writer::Distributed if own.starts_with("iter_") => step
+        Writer::TensorFlow => vec![tracker("checkpoint", super::tensorflow_tracker(own))],
+        Writer::Megatron | Writer::Distributed if own.starts_with("iter_") => step
             .map(|step| tracker("latest_checkpointed_iteration.txt", step))
             .into_iter()
             .collect(),
@@ -147,8 +148,12 @@ fn trackers(checkpoint: &Checkpoint, folder: &str) -> Vec<Tracker> {
                 Some(tracker(&name, file.to_owned()))
             })
             .collect(),
-        Writer::HuggingFace | Writer::Distributed | Writer::Lightning | Writer::Unknown => {
-            Vec::new()
-        }
+        Writer::HuggingFace
+        | Writer::Distributed
+        | Writer::Lightning
+        | Writer::Megatron
+        | Writer::Accelerate
+        | Writer::Orbax
+        | Writer::Unknown => Vec::new(),
     }
 }

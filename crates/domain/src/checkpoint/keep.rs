@@ -85,8 +85,16 @@ pub fn deletion_order(checkpoint: &Checkpoint) -> Vec<String> {
         let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
         matches!(
             name,
-            "trainer_state.json" | ".metadata" | "meta.pt" | "metadata.json"
+            "trainer_state.json"
+                | ".metadata"
+                | "meta.pt"
+                | "metadata.json"
+                | "_CHECKPOINT_METADATA"
+                | "commit_success.txt"
         ) || name.ends_with("_model_states.pt")
+            || name.ends_with(".index")
+            || key.ends_with("mp_rank_00/model_optim_rng.pt")
+            || key.ends_with("mp_rank_00_000/model_optim_rng.pt")
     };
     keys.sort_by_key(|key| !is_seal(key));
     keys

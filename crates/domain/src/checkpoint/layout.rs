@@ -1,5 +1,6 @@
-//! The layouts of five writers, read from their sources: Transformers 5.23 (`trainer.py`), DeepSpeed 0.19
-//! (`engine.py`), Lightning 2.6, PyTorch DCP with Megatron Core 0.16, and Composer 0.32.
+//! The layouts of the writers, read from their sources: Transformers 5.23 (`trainer.py`), DeepSpeed 0.19
+//! (`engine.py`), Lightning 2.6, PyTorch DCP with Megatron Core 0.16 (torchtitan and NeMo 2 write it, too), Megatron-LM's
+//! older one, Composer 0.32, accelerate 1.15 (`checkpointing.py`), TensorFlow 2 and Orbax.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -44,20 +45,31 @@ struct Patterns {
     hugging_face: Regex,
     deepspeed: Regex,
     megatron: Regex,
+    distributed: Regex,
+    nemo: Regex,
+    tensorflow: Regex,
     lightning: Regex,
     composer: Regex,
     distcp: Regex,
     step: Regex,
+    file_step: Regex,
 }
 
 static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     hugging_face: pattern(r"(.*?checkpoint-(\d+))/.+"),
     deepspeed: pattern(r"(.*?global_step(\d+))/.+"),
-    megatron: pattern(r"(.*?iter_(\d+))/.+"),
+    megatron: pattern(r"(.*?iter_(\d+))/mp_rank_\d+(?:_\d+)*/.+"),
+    distributed: pattern(r"(.*?iter_(\d+))/.+"),
+    nemo: pattern(r"(.*?step=(\d+)[^/]*)/(?:weights|context)/.+"),
+    tensorflow: pattern(r"(.*?ckpt-(\d+))\.(?:index|data-\d+-of-\d+)"),
     lightning: pattern(r"(.+\.ckpt)(?:/.+)?"),
     composer: pattern(r"(.*?ep\d+-ba(\d+))-rank\d+\.pt"),
     distcp: pattern(r"(?:(.+)/)?(?:__\d+_\d+\.distcp|\.metadata)"),
-    step: pattern(r".*?step[=_]?(\d+).*"),
+    step: pattern(r".*?step[=_-]?(\d+).*"),
+    // A number that ends a name, or stands before its figures: `xgboost-checkpoint.99`, `model.05-0.31.keras`, `500`.
+    file_step: pattern(
+        r"(?:.*?[._-])?(\d+)(?:-\d+\.\d+)?(?:\.(?:keras|h5|hdf5|weights\.h5|pt|pth|ckpt|bin|json|ubj|txt))?",
+    ),
 });
 
 /// Which checkpoint a key belongs to; `None` for trackers, links and SageMaker's own marks of finished
@@ -65,14 +77,19 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
 pub(super) fn named(key: &str) -> Option<Named> {
     let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
     let is_mark = name.ends_with(".sagemaker-uploaded");
-    if is_mark || super::Known::is_tracker(key) && !key.contains("checkpoint-") {
+    // DeepSpeed's tracker within a checkpoint of Hugging Face or Lightning is a part of it.
+    let is_within = key.contains("checkpoint-") || key.contains(".ckpt/");
+    if is_mark || super::Known::is_tracker(key) && !is_within {
         return None;
     }
     let all = &*PATTERNS;
     let by_step = [
         (&all.hugging_face, Writer::HuggingFace),
         (&all.deepspeed, Writer::DeepSpeed),
-        (&all.megatron, Writer::Distributed),
+        (&all.megatron, Writer::Megatron),
+        (&all.distributed, Writer::Distributed),
+        (&all.nemo, Writer::Distributed),
+        (&all.tensorflow, Writer::TensorFlow),
         (&all.composer, Writer::Composer),
     ];
     for (pattern, writer) in by_step {
@@ -99,8 +116,35 @@ pub(super) fn named(key: &str) -> Option<Named> {
         let folder = found.get(1).map_or("", |folder| folder.as_str());
         return Some(of(folder, Writer::Distributed));
     }
-    let top = key.split_once('/').map_or(key, |(top, _)| top);
-    Some(of(top, Writer::Unknown))
+    let (top, is_folder) = key
+        .split_once('/')
+        .map_or((key, false), |(top, _)| (top, true));
+    let mut unit = of(top, Writer::Unknown);
+    // accelerate numbers its folders by how often it saved.
+    if unit.step.is_none() && !(is_folder && top.starts_with("checkpoint_")) {
+        let number = all.file_step.captures(top);
+        unit.step = number.and_then(|found| found.get(1)?.as_str().parse().ok());
+    }
+    Some(unit)
+}
+
+/// The writer of a folder in which no name says it, by the files that it always writes.
+pub(super) fn recognised<'a>(writer: Writer, keys: impl Iterator<Item = &'a str>) -> Writer {
+    if writer != Writer::Unknown {
+        return writer;
+    }
+    let states = pattern(r".+/random_states_\d+\.pkl");
+    let mut found = Writer::Unknown;
+    for key in keys {
+        let name = key.rsplit_once('/').map_or("", |(_, name)| name);
+        if states.is_match(key) {
+            return Writer::Accelerate;
+        }
+        if matches!(name, "_CHECKPOINT_METADATA" | "commit_success.txt") {
+            found = Writer::Orbax;
+        }
+    }
+    found
 }
 
 /// What a checkpoint lacks by its layout; `None` if nothing. `parts` are its keys without its own name,
@@ -119,7 +163,12 @@ pub(super) fn missing(
     match writer {
         Writer::HuggingFace => hugging_face(parts, ranks),
         Writer::DeepSpeed => deepspeed(parts, ranks),
-        Writer::Lightning => lightning(parts),
+        Writer::Lightning => lightning(parts, ranks),
+        Writer::Megatron => megatron(parts),
+        Writer::Accelerate => accelerate(parts, ranks),
+        Writer::TensorFlow => tensorflow(parts),
+        // Its folder has its own name only once all is written, or its last file says so.
+        Writer::Orbax => None,
         Writer::Distributed => distributed(parts),
         Writer::Composer => each_rank(parts, r"-rank(\d+)\.pt", "rank", ranks),
         Writer::Unknown => Some("a layout that is recognised".to_owned()),
@@ -225,7 +274,16 @@ fn deepspeed(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
     })
 }
 
-fn lightning(parts: &BTreeSet<String>) -> Option<String> {
+fn lightning(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
+    // With DeepSpeed, the file is a folder with one of DeepSpeed's.
+    let of_deepspeed: BTreeSet<String> = parts
+        .iter()
+        .filter_map(|part| part.strip_prefix("/checkpoint"))
+        .map(str::to_owned)
+        .collect();
+    if !of_deepspeed.is_empty() {
+        return deepspeed(&of_deepspeed, ranks);
+    }
     let is_file = parts.iter().all(String::is_empty);
     let is_sealed = parts
         .iter()
@@ -233,15 +291,88 @@ fn lightning(parts: &BTreeSet<String>) -> Option<String> {
     (!is_file && !is_sealed).then(|| ".metadata, which is written last".to_owned())
 }
 
-fn distributed(parts: &BTreeSet<String>) -> Option<String> {
-    if !parts
+/// Each model-parallel rank has a folder with the same files: of tensor parallelism, and below it of the pipeline.
+fn megatron(parts: &BTreeSet<String>) -> Option<String> {
+    let file = pattern(r"/(mp_rank_(\d+)(?:_(\d+))?(?:_\d+)*)/(.+)");
+    let (mut tensor, mut pipeline) = (BTreeSet::new(), BTreeSet::new());
+    let (mut folders, mut names) = (BTreeSet::new(), BTreeSet::new());
+    for part in parts {
+        let Some(found) = file.captures(part) else {
+            continue;
+        };
+        let number = |group: usize| found.get(group)?.as_str().parse::<u32>().ok();
+        tensor.extend(number(2));
+        pipeline.extend(number(3));
+        folders.extend(found.get(1).map(|folder| folder.as_str()));
+        names.extend(found.get(4).map(|name| name.as_str()));
+    }
+    if !names.contains("model_optim_rng.pt") {
+        return Some("model_optim_rng.pt".to_owned());
+    }
+    if let Some(lacking) = gap(&tensor).or_else(|| gap(&pipeline)) {
+        return Some(format!("the folder of rank {lacking}"));
+    }
+    if folders.len() < tensor.len() * pipeline.len().max(1) {
+        return Some("the folder of a rank".to_owned());
+    }
+    let mut all = folders
         .iter()
-        .any(|part| part.trim_start_matches('/') == ".metadata")
-    {
+        .flat_map(|folder| names.iter().map(move |name| format!("/{folder}/{name}")));
+    all.find(|file| !parts.contains(file))
+        .map(|file| file.trim_start_matches('/').to_owned())
+}
+
+fn accelerate(parts: &BTreeSet<String>, ranks: Option<u32>) -> Option<String> {
+    let is_weights = |part: &String| {
+        let name = part.trim_start_matches('/');
+        name.starts_with("model")
+            || name.starts_with("pytorch_model")
+            || name.starts_with("adapter_model")
+    };
+    if !parts.iter().any(is_weights) {
+        return Some("the weights".to_owned());
+    }
+    let is_optimizer = |part: &String| part.trim_start_matches('/').starts_with("optimizer");
+    if !parts.iter().any(is_optimizer) {
+        return Some("optimizer.bin".to_owned());
+    }
+    each_rank(
+        parts,
+        r"/random_states_(\d+)\.pkl",
+        "the random state of rank",
+        ranks,
+    )
+}
+
+fn tensorflow(parts: &BTreeSet<String>) -> Option<String> {
+    if !parts.contains(".index") {
+        return Some(".index, which is written last".to_owned());
+    }
+    let shard = pattern(r"\.data-(\d+)-of-(\d+)");
+    let number = |part: &String, group: usize| -> Option<u32> {
+        shard.captures(part)?.get(group)?.as_str().parse().ok()
+    };
+    let found: BTreeSet<u32> = parts.iter().filter_map(|part| number(part, 1)).collect();
+    let all = parts.iter().find_map(|part| number(part, 2)).unwrap_or(1);
+    let lacking = (0..all).find(|part| !found.contains(part));
+    lacking.map(|part| format!("part {part} of {all} of its data"))
+}
+
+fn distributed(parts: &BTreeSet<String>) -> Option<String> {
+    let is_seal = |part: &String| {
+        let name = part.trim_start_matches('/');
+        name == ".metadata" || name == "weights/.metadata"
+    };
+    if !parts.iter().any(is_seal) {
         return Some(".metadata, which is written last".to_owned());
     }
     // Not every rank has to write data: only gaps are told here, and what the one before has.
-    each_rank(parts, r"/?__(\d+)_\d+\.distcp", "the file of rank", None)
+    each_rank(
+        parts,
+        r"/?(?:weights/)?__(\d+)_\d+\.distcp",
+        "the file of rank",
+        None,
+    )
 }
 
 fn numbers(parts: &BTreeSet<String>, of: &str) -> BTreeSet<u32> {

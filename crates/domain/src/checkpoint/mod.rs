@@ -39,7 +39,15 @@ named! {
         Distributed = "distributed",
         /// `ep<epoch>-ba<batch>-rank<rank>.pt` of Composer.
         Composer = "composer",
-        /// Files in no known layout.
+        /// `iter_<step>/mp_rank_<rank>/` of Megatron-LM, one folder for each model-parallel rank.
+        Megatron = "megatron",
+        /// A folder of accelerate's `save_state`.
+        Accelerate = "accelerate",
+        /// `ckpt-<number>.index` with its data, of TensorFlow.
+        TensorFlow = "tensor_flow",
+        /// A folder of Orbax, for JAX.
+        Orbax = "orbax",
+        /// Files in no known layout: whether they are whole cannot be told.
         Unknown = "unknown",
     }
 }
@@ -54,6 +62,8 @@ pub enum Wholeness {
     Incomplete {
         missing: String,
     },
+    /// Its layout is not known, or it is a single file: a person may know more.
+    Unknown,
 }
 
 /// One checkpoint: all objects of a step.
@@ -100,11 +110,20 @@ pub struct Known {
     pub trackers: BTreeMap<String, String>,
 }
 
+/// What TensorFlow's `checkpoint` says of its newest one.
+fn tensorflow_tracker(name: &str) -> String {
+    format!("model_checkpoint_path: \"{name}\"\n")
+}
+
 impl Known {
     /// Keys of tracker files, whose contents are worth reading.
     pub fn is_tracker(key: &str) -> bool {
         let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
-        matches!(name, "latest" | "latest_checkpointed_iteration.txt") || name.ends_with(".symlink")
+        let is_named = matches!(
+            name,
+            "latest" | "latest_checkpointed_iteration.txt" | "checkpoint"
+        );
+        is_named || name.ends_with(".symlink")
     }
 
     /// Whether a tracker names a checkpoint: a program that resumes will look for it.
@@ -116,7 +135,9 @@ impl Known {
             };
             // Composer's names a file of one rank.
             let text = text.trim().split("-rank").next().unwrap_or_default();
-            text == own || step.is_some_and(|step| text.parse() == Ok(step))
+            text == own
+                || text.starts_with(tensorflow_tracker(own).trim())
+                || step.is_some_and(|step| text.parse() == Ok(step))
         })
     }
 }
@@ -141,6 +162,7 @@ pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<
                 Wholeness::Complete
             }
             Some(_) if now - written_at < SETTLES => Wholeness::BeingWritten,
+            Some(_) if unit.writer == Writer::Unknown => Wholeness::Unknown,
             Some(missing) => Wholeness::Incomplete { missing },
         };
         found.push(Checkpoint {
@@ -165,11 +187,39 @@ fn by_step(objects: &[StoredObject]) -> Vec<(Named, Vec<&StoredObject>)> {
         }
     }
     let mut units: Vec<(Named, Vec<&StoredObject>)> = units.into_iter().collect();
+    for (unit, objects) in &mut units {
+        let keys = objects.iter().map(|one| one.key.as_str());
+        unit.writer = layout::recognised(unit.writer, keys);
+    }
+    gather_nested(&mut units);
     units.sort_by(|(a, of_a), (b, of_b)| {
         let newest = |of: &[&StoredObject]| of.iter().map(|one| one.written_at).max();
         (a.step, newest(of_a)).cmp(&(b.step, newest(of_b)))
     });
     units
+}
+
+/// What lies in a folder of accelerate's is a part of it, also where it looks like a checkpoint of its own.
+fn gather_nested(units: &mut Vec<(Named, Vec<&StoredObject>)>) {
+    let of_accelerate = units
+        .iter()
+        .filter(|(unit, _)| unit.writer == Writer::Accelerate);
+    let folders: Vec<String> = of_accelerate
+        .map(|(unit, _)| format!("{}/", unit.name))
+        .collect();
+    for folder in folders {
+        let is_nested = |(unit, _): &mut (Named, Vec<_>)| unit.name.starts_with(&folder);
+        let nested: Vec<&StoredObject> = units
+            .extract_if(.., is_nested)
+            .flat_map(|(_, objects)| objects)
+            .collect();
+        let mut whole = units.iter_mut();
+        if let Some((_, objects)) =
+            whole.find(|(unit, _)| folder.trim_end_matches('/') == unit.name)
+        {
+            objects.extend(nested);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -63,16 +63,43 @@ fn files(writer: Writer, step: u64) -> Vec<String> {
         Writer::Composer => ranks
             .map(|rank| format!("ep0-ba{step}-rank{rank}.pt"))
             .collect(),
+        Writer::Megatron => ranks
+            .flat_map(|rank| {
+                ["model_optim_rng.pt", "distrib_optim.pt"]
+                    .map(|name| format!("iter_{step:07}/mp_rank_{rank:02}/{name}"))
+            })
+            .collect(),
+        Writer::TensorFlow => vec![
+            format!("ckpt-{step}.index"),
+            format!("ckpt-{step}.data-00000-of-00002"),
+            format!("ckpt-{step}.data-00001-of-00002"),
+        ],
+        Writer::Accelerate => {
+            let fixed = ["model.safetensors", "optimizer.bin", "scheduler.bin"];
+            let fixed = fixed.map(|name| format!("step_{step}/{name}"));
+            let states = ranks.map(|rank| format!("step_{step}/random_states_{rank}.pkl"));
+            fixed.into_iter().chain(states).collect()
+        }
+        Writer::Orbax => [
+            "_CHECKPOINT_METADATA",
+            "default/_METADATA",
+            "commit_success.txt",
+        ]
+        .map(|name| format!("{step}/{name}"))
+        .into(),
         Writer::Unknown => vec!["weights.bin".to_owned()],
     }
 }
 
-const WRITERS: [Writer; 5] = [
+const WRITERS: [Writer; 8] = [
     Writer::HuggingFace,
     Writer::DeepSpeed,
     Writer::Lightning,
     Writer::Distributed,
     Writer::Composer,
+    Writer::Megatron,
+    Writer::TensorFlow,
+    Writer::Accelerate,
 ];
 
 fn known() -> Known {
@@ -181,6 +208,8 @@ fn a_first_checkpoint_is_judged_by_its_layout() {
         }
         // Which ranks write data is in a pickle.
         Writer::Distributed => name.ends_with(".metadata"),
+        // A script need not have a scheduler.
+        Writer::Accelerate => !name.ends_with("scheduler.bin"),
         _ => true,
     };
     for writer in WRITERS {

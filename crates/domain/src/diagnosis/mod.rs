@@ -3,19 +3,22 @@
 //! the service's matter.
 
 pub mod fruitless;
+mod launcher;
+mod line;
 pub mod live;
 pub mod profiler;
+mod raised;
 mod remedy;
 pub mod signatures;
-
-use std::collections::BTreeMap;
+mod weighing;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::InstanceType;
 use crate::diagnosis::remedy::Remedy;
-use crate::diagnosis::signatures::{Match, Role, Signature};
+use crate::diagnosis::signatures::Signature;
+use crate::diagnosis::weighing::{Found, Weighed, weigh};
 use crate::finding::Operation;
 use crate::sagemaker::log::{LogLine, one_line};
 use crate::sagemaker::observed::{RuleEvaluation, Transition};
@@ -60,6 +63,30 @@ named! {
     }
 }
 
+named! {
+    /// What became of the error that a finding tells of
+    Standing {
+        /// Nothing survived it.
+        Live = "live",
+        /// The script handled it, and went on to another.
+        Handled = "handled",
+        /// A launcher ended the process because of another.
+        CleanedUp = "cleaned_up",
+        /// The training went on after it.
+        Survived = "survived",
+    }
+}
+
+impl Standing {
+    fn is_live(&self) -> bool {
+        *self == Self::Live
+    }
+}
+
+fn live() -> Standing {
+    Standing::Live
+}
+
 /// One cause, or what is known instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
@@ -76,6 +103,9 @@ pub struct Cause {
     /// The change in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
+    /// What became of the error.
+    #[serde(default = "live", skip_serializing_if = "Standing::is_live")]
+    pub standing: Standing,
 }
 
 /// Why a job failed.
@@ -94,27 +124,29 @@ impl Diagnosis {
     /// fails again.
     pub fn is_out_of_accelerator_memory(&self) -> bool {
         let first = self.causes.first();
-        first.is_some_and(|cause| cause.signature.starts_with("accelerator-memory-exhausted"))
+        first.is_some_and(|cause| {
+            cause.standing.is_live() && cause.signature.starts_with("accelerator-memory-exhausted")
+        })
     }
 }
 
 /// Finds the causes of a failure.
 ///
-/// SageMaker's reason comes first, then the earliest line of any stream, because what fails later is
-/// often a consequence. Symptoms and generalities stand behind causes, and behind all of them what its
-/// process survived: a script that searches for its batch size catches the error that it provokes.
+/// What nothing survived comes first, the specific before the general; then the exception that ended the process, what
+/// follows from other failures, and last what was handled or survived: a script that searches for its batch size catches
+/// the error that it provokes. Where only generalities are known, the log's last line leads.
 pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
-    let mut found: Vec<Found> = of_texts(evidence);
-    let rules = evidence.rules.iter().filter(|rule| rule.has_found_issues());
-    found.extend(rules.map(|rule| Found::new(Role::Symptom, of_rule(rule))));
-    found.extend(silent(evidence).map(|cause| Found::new(Role::Cause, cause)));
-    found.sort_by_key(|one| (one.was_survived, one.role));
+    let Weighed { found, last_line } = weigh(evidence);
     let mut causes: Vec<Cause> = Vec::new();
-    for Found { cause, .. } in found {
-        if causes.iter().all(|one| one.signature != cause.signature) {
-            causes.push(cause);
-        }
-    }
+    let has_words = evidence.failure_reason.is_some() || !found.is_empty();
+    causes.extend(last_line.filter(|_| has_words).map(log_ends));
+    let known = found.iter().take_while(|one| one.says_something());
+    let (known, rest) = found.split_at(known.count());
+    causes.extend(known.iter().map(|one| evidence.cause(one)));
+    causes.extend(silent(evidence));
+    let rules = evidence.rules.iter().filter(|rule| rule.has_found_issues());
+    causes.extend(rules.map(of_rule));
+    causes.extend(rest.iter().map(|one| evidence.cause(one)));
     Diagnosis {
         summary: summary(evidence, causes.first()),
         causes,
@@ -122,88 +154,18 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
     }
 }
 
-/// A cause, and what it counts for.
-struct Found {
-    role: Role,
-    cause: Cause,
-    was_survived: bool,
-}
-
-impl Found {
-    fn new(role: Role, cause: Cause) -> Self {
-        Self {
-            role,
-            cause,
-            was_survived: false,
-        }
+/// What is said where nothing better is known.
+fn log_ends((line, clue): (String, Clue)) -> Cause {
+    Cause {
+        signature: "log-ends".to_owned(),
+        cause: format!("The script ended with an error; its log ends with: {line}"),
+        advice: "Read the lines above it in its log".to_owned(),
+        source: "its log".to_owned(),
+        clue,
+        patch: Vec::new(),
+        change: None,
+        standing: Standing::Live,
     }
-}
-
-/// What is found in SageMaker's reason, and then in the log, line by line.
-fn of_texts(evidence: &Evidence<'_>) -> Vec<Found> {
-    let reason = evidence.failure_reason.unwrap_or_default();
-    let in_reason = signatures::in_reason(reason).map(|hit| {
-        let clue = Clue::bare(SeenIn::FailureReason, hit.line());
-        Found::new(hit.signature.role, evidence.cause(&hit, clue))
-    });
-    let lines = evidence.lines.unwrap_or_default();
-    let rests = rests(lines);
-    let in_log = lines.iter().zip(rests).flat_map(|(line, rest)| {
-        signatures::in_log(&line.message).map(move |hit| {
-            let clue = Clue {
-                seen_in: SeenIn::Log,
-                stream: Some(line.stream.clone()),
-                at: Some(line.at),
-                text: one_line(hit.line()),
-            };
-            Found {
-                was_survived: rest.is_long(),
-                ..Found::new(hit.signature.role, evidence.cause(&hit, clue))
-            }
-        })
-    });
-    in_reason.chain(in_log).collect()
-}
-
-/// What a stream holds after a line.
-#[derive(Debug, Clone, Copy, Default)]
-struct Rest {
-    lines: usize,
-    /// Minutes that have lines, and the earliest of them.
-    minutes: usize,
-    minute: Option<i64>,
-}
-
-impl Rest {
-    /// Whether its processes went on, minute by minute: what follows from a failure comes within
-    /// seconds, or is a silence that ends in the outcry of those that waited.
-    fn is_long(self) -> bool {
-        self.lines >= SURVIVED_LINES && self.minutes >= SURVIVED_MINUTES
-    }
-}
-
-const SURVIVED_LINES: usize = 20;
-const SURVIVED_MINUTES: usize = 10;
-
-/// The rest of its stream for each of these lines.
-fn rests(lines: &[LogLine]) -> Vec<Rest> {
-    let mut streams: BTreeMap<&str, Rest> = BTreeMap::new();
-    let mut rests: Vec<Rest> = lines
-        .iter()
-        .rev()
-        .map(|line| {
-            let rest = streams.entry(&line.stream).or_default();
-            let own = *rest;
-            let minute = Some(line.at.timestamp().div_euclid(60));
-            rest.lines += 1;
-            if rest.minute != minute {
-                (rest.minutes, rest.minute) = (rest.minutes + 1, minute);
-            }
-            own
-        })
-        .collect();
-    rests.reverse();
-    rests
 }
 
 impl Clue {
@@ -218,19 +180,22 @@ impl Clue {
 }
 
 impl Evidence<'_> {
-    fn cause(&self, hit: &Match<'_>, clue: Clue) -> Cause {
-        let Signature { id, source, .. } = hit.signature;
-        let remedy = hit.signature.remedy.zip(self.profile);
+    fn cause(&self, found: &Found) -> Cause {
+        let Signature { id, source, .. } = found.signature;
+        // A machine changes nothing for what was no cause.
+        let remedy = found.signature.remedy.filter(|_| found.standing.is_live());
+        let remedy = remedy.zip(self.profile);
         let remedy = remedy.and_then(|(kind, profile)| Remedy::of(kind, profile, self.instance));
         let Remedy { patch, change } = remedy.unwrap_or_default();
         Cause {
             signature: id.clone(),
-            cause: hit.cause(),
-            advice: hit.signature.advice.clone(),
+            cause: found.cause.clone(),
+            advice: found.signature.advice.clone(),
             source: source.clone(),
-            clue,
+            clue: found.clue.clone(),
             patch,
             change,
+            standing: found.standing,
         }
     }
 }
@@ -247,6 +212,7 @@ fn of_rule(rule: &RuleEvaluation) -> Cause {
         },
         patch: Vec::new(),
         change: None,
+        standing: Standing::Live,
     }
 }
 
@@ -269,6 +235,7 @@ fn silent(evidence: &Evidence<'_>) -> Option<Cause> {
         clue: Clue::bare(SeenIn::Transitions, "Training, with no log stream"),
         patch: Vec::new(),
         change: None,
+        standing: Standing::Live,
     })
 }
 

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use regex::{Captures, Regex, RegexBuilder};
-use serde::Deserialize;
+use regex::{Captures, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::embedded;
 use crate::sagemaker::log::one_line;
@@ -35,6 +35,35 @@ pub enum Place {
     TransformLog,
 }
 
+/// What kind of thing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    AcceleratorMemory,
+    HostMemory,
+    SharedMemory,
+    Disk,
+    /// This type of accelerator cannot run this code.
+    UnsupportedAccelerator,
+    DriverOrLibrary,
+    Network,
+    Rendezvous,
+    /// Stopped from outside.
+    Stopped,
+    Crash,
+    Checkpoint,
+    Numerics,
+    S3Access,
+    HubAccess,
+    Dependency,
+    Data,
+    Hardware,
+    NoAccelerator,
+    Configuration,
+    /// The script's own exception, whatever it is.
+    Exception,
+}
+
 /// What a machine can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -54,8 +83,13 @@ pub struct Signature {
     pub id: String,
     pub seen_in: Place,
     pub role: Role,
+    #[serde(default)]
+    pub class: Option<Class>,
     #[serde(deserialize_with = "compiled")]
     pub pattern: Regex,
+    /// Signatures that say less than this one where both are found.
+    #[serde(default)]
+    pub over: Vec<String>,
     /// With `$1` for what the pattern's first group matched.
     pub cause: String,
     pub advice: String,
@@ -68,6 +102,9 @@ pub struct Signature {
     pub source: String,
     /// A text that it was seen in.
     pub sample: String,
+    /// A text that looks like it, and that it must not match.
+    #[serde(default)]
+    pub counter_sample: Option<String>,
 }
 
 fn compiled<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Regex, D::Error> {
@@ -85,6 +122,10 @@ pub fn all() -> &'static [Signature] {
         embedded::json("failure_signatures.json", text)
     });
     &ALL
+}
+
+pub fn by_id(id: &str) -> Option<&'static Signature> {
+    all().iter().find(|one| one.id == id)
 }
 
 /// A signature and what it matched.
@@ -117,21 +158,48 @@ impl Match<'_> {
 
 /// Matches in a failure reason, or in the answer to a request.
 pub fn in_reason(reason: &str) -> impl Iterator<Item = Match<'_>> {
-    matches(reason, |one| match one.seen_in {
+    matches(reason, all().iter(), |one| match one.seen_in {
         Place::FailureReason | Place::Request => true,
         // It has a few words of the log, without the lines around them.
-        Place::Log => one.role == Role::Cause,
+        Place::Log => {
+            let is_crash = one.class == Some(Class::Crash) && one.id != "cuda-crashed";
+            one.role == Role::Cause || is_crash
+        }
         Place::Endpoint | Place::TransformLog => false,
     })
 }
 
 /// Matches in a line of a log.
 pub fn in_log(line: &str) -> impl Iterator<Item = Match<'_>> {
-    matches(line, |one| one.seen_in == Place::Log)
+    // One pass says which can match: a log has thousands of lines, and nearly all match none.
+    static SET: LazyLock<(RegexSet, Vec<&'static Signature>)> = LazyLock::new(|| {
+        let of_log: Vec<&Signature> = all()
+            .iter()
+            .filter(|one| one.seen_in == Place::Log)
+            .collect();
+        let patterns = of_log.iter().map(|one| one.pattern.as_str());
+        let set = RegexSetBuilder::new(patterns)
+            .multi_line(true)
+            .size_limit(SET_BYTES_MAX)
+            .build();
+        let set = set.unwrap_or_else(|error| embedded::unreadable("failure_signatures", &error));
+        (set, of_log)
+    });
+    let (set, of_log) = &*SET;
+    let likely = set.matches(line).into_iter();
+    let likely = likely.filter_map(|at| of_log.get(at).copied());
+    matches(line, likely, |_| true)
 }
 
-fn matches(text: &str, may_be: impl Fn(&Signature) -> bool) -> impl Iterator<Item = Match<'_>> {
-    all().iter().filter_map(move |signature| {
+/// The most that the patterns of a log may take, compiled together.
+const SET_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+fn matches<'a>(
+    text: &'a str,
+    among: impl Iterator<Item = &'static Signature>,
+    may_be: impl Fn(&Signature) -> bool,
+) -> impl Iterator<Item = Match<'a>> {
+    among.filter_map(move |signature| {
         let captures = may_be(signature)
             .then(|| signature.pattern.captures(text))
             .flatten()?;
@@ -151,9 +219,11 @@ mod tests {
     #[test]
     fn every_signature_is_found_in_its_sample() {
         for one in all() {
-            let hits: Vec<&Signature> = matches(&one.sample, |other| other.seen_in == one.seen_in)
-                .map(|hit| hit.signature)
-                .collect();
+            let hits: Vec<&Signature> = matches(&one.sample, all().iter(), |other| {
+                other.seen_in == one.seen_in
+            })
+            .map(|hit| hit.signature)
+            .collect();
             assert!(hits.iter().any(|hit| hit.id == one.id), "{}", one.id);
             let better = hits.iter().filter(|hit| hit.role < one.role);
             assert_eq!(better.count(), 0, "{}: {hits:?}", one.id);
@@ -171,7 +241,30 @@ mod tests {
         let mut ids: Vec<&str> = all().iter().map(|one| one.id.as_str()).collect();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!((ids.len(), all().len()), (47, 47));
+        assert_eq!((ids.len(), all().len()), (144, 144));
+    }
+
+    #[test]
+    fn none_is_found_in_what_only_looks_like_it_or_in_a_healthy_log() {
+        for one in all() {
+            if let Some(text) = &one.counter_sample {
+                assert!(!one.pattern.is_match(text), "{}: {text}", one.id);
+            }
+            for other in &one.over {
+                assert!(by_id(other).is_some(), "{} is over {other}", one.id);
+            }
+        }
+        let healthy = [
+            include_str!("healthy/jax_lm.txt"),
+            include_str!("healthy/keras_cnn.txt"),
+            include_str!("healthy/lgb.txt"),
+            include_str!("healthy/sk.txt"),
+            include_str!("healthy/xgb.txt"),
+        ];
+        for line in healthy.iter().flat_map(|log| log.lines()) {
+            let found: Vec<&str> = in_log(line).map(|hit| hit.signature.id.as_str()).collect();
+            assert!(found.is_empty(), "{line}: {found:?}");
+        }
     }
 
     #[test]

@@ -60,8 +60,8 @@ fn the_cause_comes_before_its_symptoms() {
         names,
         [
             "accelerator-memory-exhausted",
-            "collective-timeout",
             "exception-raised",
+            "collective-timeout",
             "script-failed"
         ]
     );
@@ -93,7 +93,8 @@ fn the_earliest_of_two_causes_is_first_and_each_is_named_once() {
         [
             "A disk is full",
             "The Python module apex is not installed in the image",
-            "The script raised OSError: [Errno 28] No space left on device"
+            "The script raised OSError: [Errno 28] No space left on device",
+            "The script raised ModuleNotFoundError: No module named 'apex'"
         ]
     );
 }

@@ -121,6 +121,12 @@ impl Source {
 pub const TOKENS_PER_SECOND: &str = "tokens_per_second";
 pub const SAMPLES_PER_SECOND: &str = "samples_per_second";
 pub const STEPS_PER_SECOND: &str = "steps_per_second";
+/// Tokens a second of one accelerator.
+pub const TOKENS_PER_SECOND_PER_DEVICE: &str = "tokens_per_second_per_device";
+/// Tokens trained since the start.
+pub const TOKENS_SEEN: &str = "tokens_seen";
+/// Sequences trained since the start.
+pub const SAMPLES_SEEN: &str = "samples_seen";
 pub const TRAIN_LOSS: &str = "train_loss";
 pub const VALIDATION_LOSS: &str = "validation_loss";
 pub const STEP: &str = "step";
@@ -149,7 +155,50 @@ pub const STANDARD: &[Standard] = &[
             "tokens/sec",
             "train_tokens_per_second",
             "throughput_tokens_per_second",
+            "throughput/tokens_per_sec",
+            "tok/s",
+            "tok_per_sec",
+            "tgs_total",
         ],
+    },
+    Standard {
+        name: TOKENS_PER_SECOND_PER_DEVICE,
+        unit: "tokens/s per accelerator",
+        aliases: &[
+            "tokens_per_second_per_gpu",
+            "tokens_per_sec_per_gpu",
+            "tokens_per_sec_per_device",
+            "tokens/s/device",
+            "tokens/s/gpu",
+            "tokens/sec/gpu",
+            "throughput(tps)",
+            "throughput/device/tokens_per_sec",
+            "tgs",
+            "per_device_tokens_per_sec",
+            "tokens/train_per_sec_per_gpu",
+        ],
+    },
+    Standard {
+        name: TOKENS_SEEN,
+        unit: "tokens",
+        aliases: &[
+            "num_input_tokens_seen",
+            "num_tokens_seen",
+            "n_tokens_seen",
+            "total_tokens",
+            "consumed_tokens",
+            "consumed tokens",
+            "tokens_processed",
+            "tokens_trained",
+            "trained_tokens",
+            "time/token",
+            "tokens/total",
+        ],
+    },
+    Standard {
+        name: SAMPLES_SEEN,
+        unit: "samples",
+        aliases: &["consumed_samples", "consumed samples", "time/sample"],
     },
     Standard {
         name: SAMPLES_PER_SECOND,
@@ -159,6 +208,7 @@ pub const STANDARD: &[Standard] = &[
             "samples/s",
             "samples/sec",
             "train_samples_per_second",
+            "throughput/samples_per_sec",
         ],
     },
     Standard {
@@ -170,6 +220,7 @@ pub const STANDARD: &[Standard] = &[
             "steps/sec",
             "it/s",
             "train_steps_per_second",
+            "throughput/batches_per_sec",
         ],
     },
     Standard {
@@ -185,7 +236,18 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: TRAIN_LOSS,
         unit: "nats",
-        aliases: &["loss", "train:loss", "training_loss", "lm_loss"],
+        aliases: &[
+            "loss",
+            "train:loss",
+            "training_loss",
+            "lm_loss",
+            "lm loss",
+            "reduced_train_loss",
+            "train_loss_step",
+            "loss/train/total",
+            "loss_metrics/global_avg_loss",
+            "global_avg_loss",
+        ],
     },
     Standard {
         name: VALIDATION_LOSS,
@@ -197,17 +259,20 @@ pub const STANDARD: &[Standard] = &[
             "val:loss",
             "eval:loss",
             "validation:loss",
+            "loss/eval/total",
+            "validation_metrics/loss",
+            "lm loss validation",
         ],
     },
     Standard {
         name: "learning_rate",
         unit: "",
-        aliases: &["lr"],
+        aliases: &["lr", "learning rate", "learning-rate"],
     },
     Standard {
         name: "gradient_norm",
         unit: "",
-        aliases: &["grad_norm"],
+        aliases: &["grad_norm", "grad norm", "gradient norm", "grad-norm"],
     },
     Standard {
         name: GPU_UTILIZATION,
@@ -220,6 +285,7 @@ pub const STANDARD: &[Standard] = &[
             "system.gpu.gpu",
             "gpu.utilization",
             "gpu.util",
+            "system/gpu_utilization_percentage",
         ],
     },
     Standard {
@@ -233,6 +299,7 @@ pub const STANDARD: &[Standard] = &[
             "gpu.memoryallocated",
             "gpu.memory_utilization",
             "gpu.memory_percent",
+            "system/gpu_memory_usage_percentage",
         ],
     },
     Standard {
@@ -274,7 +341,13 @@ pub const STANDARD: &[Standard] = &[
     Standard {
         name: "cpu_utilization_percent",
         unit: "%",
-        aliases: &["cpuutilization", "cpu_percent", "cpu_usage", "system.cpu"],
+        aliases: &[
+            "cpuutilization",
+            "cpu_percent",
+            "cpu_usage",
+            "system.cpu",
+            "system/cpu_utilization_percentage",
+        ],
     },
     Standard {
         name: "memory_utilization_percent",
@@ -320,9 +393,34 @@ pub fn standard(reported: &str) -> Option<&'static Standard> {
             .find(|standard| standard.name == name || standard.aliases.contains(&name))
     };
     find(&lower)
-        .or_else(|| find(&lower.replace('/', "_")))
+        .or_else(|| find(&lower.replace(['/', '.'], "_")))
         .or_else(|| find(&lower.replace('/', ".")))
         .or_else(|| find(&without_device(&lower)?))
+        .or_else(|| find(without_folder(&lower)))
+}
+
+/// Folders into which scripts sort what they measure of the training; those of an evaluation are not among them.
+const FOLDERS: [&str; 12] = [
+    "train",
+    "training",
+    "trainer",
+    "metrics",
+    "perf",
+    "performance",
+    "throughput",
+    "speed",
+    "stats",
+    "timing",
+    "learning",
+    "runtime",
+];
+
+/// A name without the folder that it is sorted into: `perf/tokens_per_second` and `train.grad_norm`.
+pub fn without_folder(lower: &str) -> &str {
+    match lower.split_once(['/', '.']) {
+        Some((folder, name)) if FOLDERS.contains(&folder) => name,
+        _ => lower,
+    }
 }
 
 /// Removes the device index: `system.gpu.3.temp` → `system.gpu.temp`; `None` if there is none.

@@ -16,6 +16,8 @@ named! {
     SpeedBasis {
         /// The script reports tokens per second.
         TokensPerSecond = "tokens_per_second",
+        /// The script reports tokens per second of one accelerator: × accelerators.
+        TokensPerSecondPerDevice = "tokens_per_second_per_device",
         /// Samples per second × sequence length: tokens of padding count.
         SamplesPerSecond = "samples_per_second",
         /// Optimizer steps per second × tokens per step.
@@ -23,6 +25,8 @@ named! {
         /// Finished optimizer steps over wall time × tokens per step: evaluations, checkpoints and
         /// stalls count as time.
         Steps = "steps",
+        /// Tokens trained so far, over wall time.
+        TokensSeen = "tokens_seen",
     }
 }
 
@@ -30,10 +34,13 @@ named! {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SpeedFigures<'a> {
     pub tokens_per_second: Option<&'a Steady>,
+    pub tokens_per_second_per_device: Option<&'a Steady>,
     pub samples_per_second: Option<&'a Steady>,
     pub steps_per_second: Option<&'a Steady>,
     /// Finished steps over time, in any order.
     pub progress: &'a [Progress],
+    /// Tokens trained so far over time, in any order.
+    pub tokens_seen: &'a [Progress],
 }
 
 /// A speed in tokens per second.
@@ -63,17 +70,32 @@ fn best(figures: SpeedFigures<'_>, shape: &TrainingShape<'_>) -> Option<Speed> {
     if let Some(steady) = figures.tokens_per_second {
         return Some(scaled(steady, 1.0, SpeedBasis::TokensPerSecond));
     }
+    if let Some(steady) = figures.tokens_per_second_per_device {
+        let accelerators = f64::from(shape.accelerators);
+        return Some(scaled(
+            steady,
+            accelerators,
+            SpeedBasis::TokensPerSecondPerDevice,
+        ));
+    }
     if let Some((steady, tokens)) = figures.samples_per_second.zip(shape.tokens_per_sample()) {
         return Some(scaled(steady, tokens, SpeedBasis::SamplesPerSecond));
     }
-    let tokens = shape.tokens_per_step()?;
-    if let Some(steady) = figures.steps_per_second {
+    let tokens_per_step = shape.tokens_per_step();
+    if let Some((steady, tokens)) = figures.steps_per_second.zip(tokens_per_step) {
         return Some(scaled(steady, tokens, SpeedBasis::StepsPerSecond));
     }
-    let times = || figures.progress.iter().map(|report| report.at);
-    let span = times().max()? - times().min()?;
-    let steady = of_progress(figures.progress).filter(|_| span >= SPAN_MIN)?;
-    Some(scaled(&steady, tokens, SpeedBasis::Steps))
+    let over_time = |reports: &[Progress]| {
+        let times = || reports.iter().map(|report| report.at);
+        let span = times().max()? - times().min()?;
+        of_progress(reports).filter(|_| span >= SPAN_MIN)
+    };
+    let by_steps = tokens_per_step.zip(over_time(figures.progress));
+    if let Some((tokens, steady)) = by_steps {
+        return Some(scaled(&steady, tokens, SpeedBasis::Steps));
+    }
+    let steady = over_time(figures.tokens_seen)?;
+    Some(scaled(&steady, 1.0, SpeedBasis::TokensSeen))
 }
 
 /// The least that a batch holds: a report that comes sooner says more of rounding than of speed.
@@ -99,10 +121,13 @@ pub fn of_progress(reports: &[Progress]) -> Option<Steady> {
     })
 }
 
-/// Steps over time in the buckets of a series: those that its points carry, or those that it counts.
+/// Steps over time in the buckets of a series: those that its points carry, or those that it counts. Of tokens seen, the
+/// tokens.
 pub fn progress(metric: &str, buckets: &[Bucket]) -> Vec<Progress> {
-    let carries = buckets.iter().any(|bucket| bucket.last_step.is_some());
-    if !carries && metric != metric::STEP {
+    let counts = matches!(metric, metric::STEP | metric::TOKENS_SEEN);
+    let carries =
+        metric != metric::TOKENS_SEEN && buckets.iter().any(|bucket| bucket.last_step.is_some());
+    if !carries && !counts {
         return Vec::new();
     }
     let step = |bucket: &Bucket| {
@@ -342,6 +367,7 @@ mod tests {
             samples_per_second: Some(&samples),
             steps_per_second: Some(&steps),
             progress: &progress,
+            ..SpeedFigures::default()
         };
         let said = |figures| {
             let found = speed(figures, &shape(&model)).unwrap();

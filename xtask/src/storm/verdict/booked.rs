@@ -30,6 +30,10 @@ impl Booked {
         }
     }
 
+    pub(super) fn is_of_step(&self) -> bool {
+        self.experiment == usize::MAX
+    }
+
     /// Adds an entry that was reserved or paid.
     pub(in crate::storm) fn add(&mut self, entry: &Value) {
         let usd = micro(entry["usd"].as_f64().unwrap_or(f64::NAN));

@@ -183,7 +183,8 @@ pub(super) fn given_up(
     }
 }
 
-/// Counts stops in the original that nobody requested there: a copy has caused them.
+/// Counts stops in the original that nobody requested there: a copy has caused them. The one pipeline beside a copy is
+/// cancelled while its first job runs.
 pub(super) fn unasked_stops(
     jobs: &[Value],
     booked: &BTreeMap<String, Booked>,
@@ -191,9 +192,11 @@ pub(super) fn unasked_stops(
     verdict: &mut Verdict,
 ) {
     let is_cancelled = |job: &Value| {
-        let experiment = booked
-            .get(&text(&job["attempt"]))
-            .and_then(|own| client.accepted.get(own.experiment));
+        let own = booked.get(&text(&job["attempt"]));
+        if own.is_some_and(Booked::is_of_step) {
+            return true;
+        }
+        let experiment = own.and_then(|own| client.accepted.get(own.experiment));
         experiment.is_some_and(|one| {
             client
                 .cancels

@@ -4,11 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn reading() -> Reading {
+fn reading() -> Reading<'static> {
     Reading {
         latest: "2026-11-21T00:00:00Z".parse().unwrap(),
         skip_bad_lines: false,
         started_at: Some("2026-11-20T00:00:00Z".parse().unwrap()),
+        metric: None,
     }
 }
 
@@ -24,10 +25,10 @@ fn json_lines_in_every_way_of_writing_time() {
     let body = br#"{"timestamp": 1763596800, "step": 1, "loss": 10.0}
 {"time": 1763596801000, "step": 2, "loss": 9}
 
-{"_timestamp": 1763596802.5, "_step": 3, "loss": 8.5, "note": "warm", "ok": true, "gone": null}
+{"_timestamp": 1763596802.5, "step": 3, "loss": 8.5, "note": "warm", "ok": true, "gone": null}
 {"at": "2025-11-20T00:00:03+00:00", "global_step": 4, "loss": 8.0}
 {"timestamp": "2025-11-20 00:00:04.250", "loss": 7.5}"#;
-    let batch = read_json(body, reading()).unwrap();
+    let batch = read(body, reading()).unwrap();
     assert_eq!(batch.names, ["loss"]);
     let expected = [
         (Some(1), 1_763_596_800_000, 10.0),
@@ -43,14 +44,18 @@ fn json_lines_in_every_way_of_writing_time() {
 fn one_metric_a_line_and_a_list_are_the_same() {
     let lines = br#"{"metric": "loss", "value": 2.5, "timestamp": 1763596800, "step": 7}"#;
     let list = br#"[{"timestamp": 1763596800, "step": 7, "loss": 2.5}]"#;
-    assert_eq!(read_json(lines, reading()), read_json(list, reading()));
+    let points = |body: &[u8]| {
+        let batch = read(body, reading()).unwrap();
+        (batch.names, batch.points)
+    };
+    assert_eq!(points(lines), points(list));
 }
 
 #[test]
 fn pythons_nan_and_infinity_are_kept() {
     let body =
         br#"{"timestamp": 1763596800, "a": NaN, "b": -Infinity, "c": "Infinity", "NaN \" NaN": 1}"#;
-    let batch = read_json(body, reading()).unwrap();
+    let batch = read(body, reading()).unwrap();
     assert!(values(&batch, "a")[0].2.is_nan());
     assert_eq!(
         (values(&batch, "b")[0].2, values(&batch, "c")[0].2),
@@ -65,7 +70,7 @@ fn devices_of_a_host_are_one_series_of_means() {
 {"timestamp": 1763596801, "system.gpu.0.gpu": 80, "system.gpu.1.gpu": 100}
 {"timestamp": 1763596802, "gpu_id": 0, "power": 300}
 {"timestamp": 1763596802, "gpu_id": 1, "power": 500}"#;
-    let batch = read_json(body, reading()).unwrap();
+    let batch = read(body, reading()).unwrap();
     let mean = |name: &str| {
         values(&batch, name)
             .iter()
@@ -85,16 +90,16 @@ fn devices_of_a_host_are_one_series_of_means() {
 #[test]
 fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
     let body = b"{\"timestamp\": 1763596800, \"loss\": 1}\n{\"loss\": 2}\n{\"timestamp\": 17635968000000, \"loss\": 3}\n{\"timest";
-    let errors = read_json(body, reading()).unwrap_err();
+    let errors = read(body, reading()).unwrap_err();
     assert_eq!(
         errors.iter().map(|error| error.line).collect::<Vec<_>>(),
         [2, 3, 4]
     );
     assert!(
-        errors[0].detail.contains("give `timestamp`") && errors[1].detail.contains("future"),
+        errors[0].detail.contains("Give `timestamp`") && errors[1].detail.contains("future"),
         "{errors:?}"
     );
-    let batch = read_json(
+    let batch = read(
         body,
         Reading {
             skip_bad_lines: true,
@@ -108,7 +113,7 @@ fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
 #[test]
 fn a_table_is_read_like_lines() {
     let body = b"Step,_timestamp,train/loss,name\n1,1763596800,2.5,a\n2,1763596810,,b\n3,1763596820,NaN,c\n";
-    let batch = read_csv(body, reading()).unwrap();
+    let batch = read(body, reading()).unwrap();
     assert_eq!(
         values(&batch, "train/loss")[0],
         (Some(1), 1_763_596_800_000, 2.5)
@@ -130,7 +135,7 @@ fn a_trainer_state_is_spread_over_its_runtime() {
     {"epoch": 1.0, "eval_loss": 2.5, "step": 100},
     {"train_runtime": 200.0, "train_loss": 2.9, "step": 100}
   ]}"#;
-    let batch = read_json(body, reading()).unwrap();
+    let batch = read(body, reading()).unwrap();
     let start = 1_763_596_800_000 + 365 * 86_400_000;
     assert_eq!(values(&batch, "loss"), [(Some(50), start + 100_000, 3.0)]);
     assert_eq!(
@@ -138,7 +143,7 @@ fn a_trainer_state_is_spread_over_its_runtime() {
         [(Some(100), start + 200_000, 2.5)]
     );
     assert!(!batch.names.contains(&"train_runtime".to_owned()));
-    let errors = read_json(
+    let errors = read(
         body,
         Reading {
             started_at: None,
@@ -152,8 +157,8 @@ fn a_trainer_state_is_spread_over_its_runtime() {
 proptest! {
     #[test]
     fn nothing_that_is_sent_panics(body in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = read_json(&body, reading());
-        let _ = read_csv(&body, reading());
+        let _ = read(&body, reading());
+        let _ = read(&body, reading());
     }
 
     #[test]
@@ -161,7 +166,7 @@ proptest! {
         time in any::<f64>(), step in any::<f64>(), value in any::<f64>(), name in "[a-z/._0-9]{0,20}",
     ) {
         let body = format!("{{\"timestamp\": {time:?}, \"step\": {step:?}, \"{name}\": {value:?}}}");
-        let _ = read_json(body.as_bytes(), reading());
+        let _ = read(body.as_bytes(), reading());
     }
 }
 
@@ -173,9 +178,9 @@ fn a_time_beyond_the_calendar_is_no_time() {
             started_at: Some(started_at),
             ..reading()
         };
-        assert!(read_json(body, reading).is_err(), "{started_at}");
+        assert!(read(body, reading).is_err(), "{started_at}");
     }
     let endless =
         String::from_utf8_lossy(body).replace("\"train_runtime\": 1", "\"train_runtime\": 1e300");
-    assert!(read_json(endless.as_bytes(), reading()).is_err());
+    assert!(read(endless.as_bytes(), reading()).is_err());
 }

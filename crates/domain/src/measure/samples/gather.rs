@@ -1,0 +1,737 @@
+//! From records to points: which column is what is decided for the whole body, then each record is read. What is not
+//! read is counted and named.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::cell::{Cell, Record};
+use super::clock::{self, Moment};
+use super::columns::{Counter, Kind, Role, normalised, of_panel};
+use super::devices::Devices;
+use super::report::{NAMED_MAX, NotRead, ReadColumn, Report};
+use super::values::{Value, is_total_at_end};
+use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, Reading};
+
+/// Maximum errors reported.
+const ERRORS_MAX: usize = 20;
+const NAME_LENGTH_MAX: usize = 255;
+/// Letters of a name or of a cell that are shown.
+const SHOWN_MAX: usize = 60;
+/// Names that an error lists.
+const LISTED_MAX: usize = 12;
+
+/// The cells of one record, by column.
+type Cells<'a> = Vec<(usize, Cell<'a>)>;
+
+/// All records of a body.
+#[derive(Debug, Default)]
+pub(super) struct Rows<'a> {
+    names: Vec<String>,
+    columns: HashMap<String, usize>,
+    /// With the line that each stands on, counted from 1.
+    rows: Vec<(usize, Result<Cells<'a>, String>)>,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn push(&mut self, line: usize, record: Result<Record<'a>, String>) {
+        let cells = record.map(|record| {
+            let cells = record.cells.into_iter();
+            cells
+                .map(|(name, cell)| (self.column(name), cell))
+                .collect()
+        });
+        self.rows.push((line, cells));
+    }
+
+    /// The column of a name, also of one that has no cell.
+    pub(super) fn column(&mut self, name: Cow<'_, str>) -> usize {
+        if let Some(column) = self.columns.get(name.as_ref()) {
+            return *column;
+        }
+        self.names.push(name.clone().into_owned());
+        self.columns.insert(name.into_owned(), self.names.len() - 1);
+        self.names.len() - 1
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.names.iter().map(String::as_str)
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cells<'a>> {
+        self.rows
+            .iter()
+            .filter_map(|(_, cells)| cells.as_ref().ok())
+    }
+
+    /// Whether a column does not change while another counts: it is a setting, such as the steps that are planned.
+    fn is_constant_beside_a_counter(&self, column: usize) -> bool {
+        let changes = |column: usize| {
+            let first = self.numbers(column).next();
+            self.numbers(column).any(|number| Some(number) != first)
+        };
+        let kind = Kind::of(self.names());
+        let is_counter = |(at, name): (usize, &str)| {
+            at != column && matches!(kind.role(name), Role::Step(..)) && changes(at)
+        };
+        self.numbers(column).nth(1).is_some()
+            && !changes(column)
+            && self.names().enumerate().any(is_counter)
+    }
+
+    /// The numbers of a column, in order.
+    fn numbers(&self, column: usize) -> impl Iterator<Item = f64> {
+        let of_row = move |cells: &Cells<'a>| {
+            cells.iter().find_map(|(at, cell)| match cell {
+                Cell::Number(value) if *at == column => Some(*value),
+                _ => None,
+            })
+        };
+        self.cells().filter_map(of_row)
+    }
+}
+
+/// What the columns are, for all records.
+#[derive(Debug)]
+struct Plan {
+    kind: Kind,
+    roles: Vec<Role>,
+    /// The counter that is believed.
+    counter: Option<Counter>,
+    /// Some column says how long a step took.
+    has_step_times: bool,
+    /// Written by Hugging Face's Trainer.
+    is_hugging_face: bool,
+    /// Which run the panel or the table is of, if it says so.
+    runs: BTreeSet<String>,
+}
+
+impl Plan {
+    fn of(rows: &Rows<'_>) -> Self {
+        let kind = Kind::of(rows.names());
+        let mut roles: Vec<Role> = rows.names().map(|name| kind.role(name)).collect();
+        for column in 0..roles.len() {
+            if !matches!(roles.get(column), Some(Role::Clock(_))) {
+                continue;
+            }
+            let numbers: Vec<f64> = rows.numbers(column).collect();
+            let is_clock = |number: &f64| {
+                let at = clock::moment(&Cell::Number(*number));
+                at.is_some_and(|Moment { at, .. }| clock::is_plausible(at))
+            };
+            if numbers.is_empty() || numbers.iter().any(is_clock) {
+                continue;
+            }
+            // A "time" of 2.0 is no clock: it counts from the start, or it is how long a step took.
+            let grows = numbers.is_sorted() && numbers.first() < numbers.last();
+            if let Some(role) = roles.get_mut(column) {
+                *role = if grows {
+                    Role::Elapsed(usize::MAX)
+                } else {
+                    Role::Metric
+                };
+            }
+        }
+        for (column, role) in roles.iter_mut().enumerate() {
+            if matches!(role, Role::Step(..)) && rows.is_constant_beside_a_counter(column) {
+                *role = Role::Skipped("it does not change, so it counts nothing");
+            }
+        }
+        let counter = roles
+            .iter()
+            .enumerate()
+            .filter_map(|(column, role)| match role {
+                Role::Step(counter, _) if rows.numbers(column).next().is_some() => Some(*counter),
+                _ => None,
+            });
+        let counter = counter.min();
+        let runs = runs(rows, kind, &roles);
+        let mut names = rows.names();
+        let is_hugging_face = names.any(|name| {
+            matches!(
+                name.rsplit('/').next(),
+                Some("train_runtime" | "num_input_tokens_seen")
+            ) || name == "train/global_step"
+        });
+        Self {
+            kind,
+            roles,
+            counter,
+            has_step_times: rows
+                .names()
+                .any(|name| Value::of(name).conversion.is_some()),
+            is_hugging_face,
+            runs,
+        }
+    }
+
+    fn role(&self, column: usize) -> Role {
+        self.roles.get(column).copied().unwrap_or(Role::Metric)
+    }
+}
+
+/// The runs that a body says its records are of.
+fn runs(rows: &Rows<'_>, kind: Kind, roles: &[Role]) -> BTreeSet<String> {
+    let mut runs = BTreeSet::new();
+    if kind.is_panel {
+        runs.extend(
+            rows.names()
+                .filter_map(|name| Some(of_panel(name)?.0.to_owned())),
+        );
+    }
+    let is_run = |column: usize| matches!(roles.get(column), Some(Role::Run));
+    for (column, cell) in rows.cells().flatten() {
+        if is_run(*column) && runs.len() <= LISTED_MAX {
+            runs.insert(shown(cell));
+        }
+    }
+    runs
+}
+
+/// A cell as a person would write it.
+fn shown(cell: &Cell<'_>) -> String {
+    match cell {
+        Cell::Number(number) => number.to_string(),
+        Cell::Text(text) => shortened(text),
+        Cell::Nested(_) | Cell::Nothing => String::new(),
+    }
+}
+
+/// A few names, for a message.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let all: Vec<&str> = names.collect();
+    let first: Vec<String> = all
+        .iter()
+        .take(LISTED_MAX)
+        .map(|name| format!("`{}`", shortened(name)))
+        .collect();
+    let more = all.len().saturating_sub(LISTED_MAX);
+    let first = first.join(", ");
+    if more == 0 {
+        first
+    } else {
+        format!("{first} and {more} more")
+    }
+}
+
+/// A name as it is shown: whoever sends one of a megabyte does not get it back.
+fn shortened(name: &str) -> String {
+    name.chars().take(SHOWN_MAX).collect()
+}
+
+/// What became of a column's cells.
+#[derive(Debug, Clone, Default)]
+struct Fate {
+    value: Option<Value>,
+    points: u64,
+    /// Cells that are no numbers, and the first of them.
+    unreadable: u64,
+    example: String,
+    /// Why other cells were left out.
+    left_out: BTreeMap<&'static str, u64>,
+}
+
+/// Reads all records.
+pub(super) fn batch(
+    rows: Rows<'_>,
+    reading: Reading<'_>,
+    mut report: Report,
+) -> Result<Batch, Vec<LineError>> {
+    let plan = Plan::of(&rows);
+    if plan.runs.len() > 1 {
+        let runs = listed(plan.runs.iter().map(String::as_str));
+        return Err(vec![LineError {
+            line: 1,
+            detail: format!("it holds several runs ({runs}): send the records of each to its own"),
+        }]);
+    }
+    report.step = plan.counter.and_then(|counter| {
+        let best = rows
+            .names()
+            .enumerate()
+            .filter_map(|(column, name)| match plan.role(column) {
+                Role::Step(own, order) if own == counter => Some((order, name)),
+                _ => None,
+            });
+        best.min().map(|(_, name)| name.to_owned())
+    });
+    super::notes::of_steps(&rows_steps(&rows, &plan), plan.counter, &mut report);
+    let mut gathering = Gathering {
+        reading,
+        fates: vec![Fate::default(); rows.names.len()],
+        devices: Devices::default(),
+        batch: Batch::default(),
+        index: HashMap::new(),
+        elapsed: 0.0,
+        last_told: 0.0,
+        step_before: 0.0,
+        has_zone: true,
+        is_evaluation: false,
+        used_clock: None,
+        timeless: 0,
+        plan,
+        names: rows.names,
+    };
+    let mut errors = Vec::new();
+    let count = rows.rows.len();
+    for (line, cells) in rows.rows {
+        if let Err(detail) = cells.and_then(|cells| gathering.take(&cells))
+            && errors.len() < ERRORS_MAX
+        {
+            errors.push(LineError { line, detail });
+        }
+        if gathering.batch.points.len() + gathering.devices.len() > POINTS_MAX {
+            let detail = format!("a batch may have {POINTS_MAX} points: send the rest in another");
+            return Err(vec![LineError { line, detail }]);
+        }
+    }
+    // One sentence says it for all of them.
+    if gathering.timeless == count {
+        errors.truncate(1);
+    }
+    if !errors.is_empty() && !reading.skip_bad_lines {
+        return Err(errors);
+    }
+    gathering.batch.skipped = errors;
+    Ok(gathering.finish(report))
+}
+
+/// The numbers of each column that counts steps, with its name.
+fn rows_steps(rows: &Rows<'_>, plan: &Plan) -> Vec<(String, Counter, Option<f64>)> {
+    let of_column = |(column, name): (usize, &str)| match plan.role(column) {
+        Role::Step(counter, _) => Some((name.to_owned(), counter, rows.numbers(column).last())),
+        _ => None,
+    };
+    rows.names().enumerate().filter_map(of_column).collect()
+}
+
+struct Gathering<'r> {
+    reading: Reading<'r>,
+    plan: Plan,
+    names: Vec<String>,
+    fates: Vec<Fate>,
+    devices: Devices,
+    batch: Batch,
+    /// Index of each name in the batch.
+    index: HashMap<String, usize>,
+    /// Seconds that are over: of sessions before this one, or, where only the time of each step is known, their sum and
+    /// the step that it reaches.
+    elapsed: f64,
+    last_told: f64,
+    step_before: f64,
+    /// Whether all times say in which zone they are.
+    has_zone: bool,
+    /// The record that is being read is of an evaluation.
+    is_evaluation: bool,
+    used_clock: Option<usize>,
+    /// Records without any time.
+    timeless: usize,
+}
+
+impl Gathering<'_> {
+    fn take(&mut self, cells: &Cells<'_>) -> Result<(), String> {
+        let step = self.step(cells);
+        let at = self.time(cells, step)?;
+        let step = step.map(whole_step).transpose()?;
+        let device = self.device(cells);
+        self.is_evaluation = self.is_of_evaluation(cells);
+        if self.plan.kind.is_long {
+            return self.take_long(cells, at, step, device.as_deref());
+        }
+        let is_total =
+            is_total_at_end(cells.iter().filter_map(|(column, _)| self.name_of(*column)));
+        for (column, cell) in cells {
+            if self.plan.is_hugging_face && self.is_mean_since_start(*column) {
+                self.leave_out(
+                    *column,
+                    "a mean since the start: the speed follows from steps and times",
+                );
+                continue;
+            }
+            if is_total && self.plan.role(*column) == Role::Metric {
+                self.leave_out(
+                    *column,
+                    "a total at the end of the run, no point of a series",
+                );
+                continue;
+            }
+            self.put(*column, cell, at, step, device.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// A record of one value, named in another column.
+    fn take_long(
+        &mut self,
+        cells: &Cells<'_>,
+        at: DateTime<Utc>,
+        step: Option<i32>,
+        device: Option<&str>,
+    ) -> Result<(), String> {
+        let mut name = None;
+        for (column, cell) in cells {
+            match (self.plan.role(*column), cell) {
+                (Role::MetricName, Cell::Text(text)) if name.is_none() => {
+                    name = Some(text.clone().into_owned());
+                }
+                (Role::Metric, _) => self.leave_out(*column, "beside `value`, which is read"),
+                _ => {}
+            }
+        }
+        let name = name.ok_or("it has a value and no name of a metric")?;
+        let is_value = |(column, cell): &&(usize, Cell<'_>)| {
+            self.plan.role(*column) == Role::Value && matches!(cell, Cell::Number(_))
+        };
+        let Some((column, Cell::Number(number))) = cells.iter().find(is_value) else {
+            return Err(format!("it has no number as the value of `{name}`"));
+        };
+        let (column, number) = (*column, *number);
+        self.add(column, &Value::of(&name), number, at, step, device)
+    }
+
+    /// Hugging Face's rates are means over the whole session, which are too high after a resume.
+    fn is_mean_since_start(&self, column: usize) -> bool {
+        let name = self.name_of(column).unwrap_or_default();
+        let bare = name.rsplit(['/', '.']).next().unwrap_or(name);
+        matches!(
+            bare,
+            "train_tokens_per_second"
+                | "train_samples_per_second"
+                | "train_steps_per_second"
+                | "train_runtime"
+        )
+    }
+
+    fn name_of(&self, column: usize) -> Option<&str> {
+        self.names.get(column).map(String::as_str)
+    }
+
+    fn step(&self, cells: &Cells<'_>) -> Option<f64> {
+        let counted =
+            cells
+                .iter()
+                .filter_map(|(column, cell)| match (self.plan.role(*column), cell) {
+                    (Role::Step(counter, order), Cell::Number(step))
+                        if Some(counter) == self.plan.counter =>
+                    {
+                        Some((order, *step))
+                    }
+                    _ => None,
+                });
+        counted
+            .min_by_key(|(order, _)| *order)
+            .map(|(_, step)| step)
+    }
+
+    /// The record's time: from a clock, from the seconds since the start, or else from the time that each step took.
+    fn time(&mut self, cells: &Cells<'_>, step: Option<f64>) -> Result<DateTime<Utc>, String> {
+        let clock = cells.iter().filter_map(|(column, cell)| {
+            let Role::Clock(order) = self.plan.role(*column) else {
+                return None;
+            };
+            Some((order, *column, clock::moment(cell)?))
+        });
+        let at = if let Some((_, column, moment)) = clock.min_by_key(|(order, ..)| *order) {
+            self.has_zone &= moment.has_zone;
+            self.used_clock.get_or_insert(column);
+            moment.at
+        } else {
+            let since = self.since_start(cells, step);
+            let Some(at) = since.zip(self.reading.started_at).map(|(since, start)| {
+                start.checked_add_signed(TimeDelta::microseconds(micros(since)))
+            }) else {
+                self.timeless += 1;
+                return Err(self.no_time(since.is_some()));
+            };
+            at.ok_or("its time lies beyond the calendar")?
+        };
+        if !clock::is_plausible(at) || at > self.reading.latest {
+            return Err(format!(
+                "its time {at} lies before 2010 or in the future: is it in seconds, and does its clock go right?"
+            ));
+        }
+        Ok(at)
+    }
+
+    fn since_start(&mut self, cells: &Cells<'_>, step: Option<f64>) -> Option<f64> {
+        let told = cells.iter().filter_map(|(column, cell)| {
+            let Role::Elapsed(order) = self.plan.role(*column) else {
+                return None;
+            };
+            Some((order, *column, clock::elapsed(cell)?))
+        });
+        if let Some((_, column, seconds)) = told.min_by_key(|(order, ..)| *order) {
+            self.used_clock.get_or_insert(column);
+            // A clock that begins anew is that of a resumed run, or of the next epoch's progress bar.
+            if seconds < self.last_told / 2.0 {
+                self.elapsed += self.last_told;
+            }
+            self.last_told = seconds;
+            return Some(self.elapsed + seconds);
+        }
+        let step = step?;
+        let of_step = cells.iter().find_map(|(column, cell)| {
+            let Cell::Number(number) = cell else {
+                return None;
+            };
+            Value::of(self.names.get(*column)?).seconds_per_step(*number)
+        });
+        // After a resume, steps begin lower: nothing is known of the time in between. A record that does not say how long
+        // its step took, as one of an evaluation, is of the time that is reached.
+        if let Some(seconds) = of_step {
+            self.elapsed += seconds * (step - self.step_before).max(0.0);
+            self.step_before = step;
+        } else if !self.plan.has_step_times {
+            return None;
+        }
+        Some(self.elapsed)
+    }
+
+    fn no_time(&self, is_relative: bool) -> String {
+        if is_relative {
+            return "it counts time from its start: say when that was, with `started_at` of the run or ?started_at="
+                .to_owned();
+        }
+        let names = listed(self.names());
+        let panel = if self.plan.kind.is_panel {
+            "; export the panel with its x-axis set to wall time, or the run's history"
+        } else {
+            ""
+        };
+        format!(
+            "it has no time: none of {names} is one. Give `timestamp`, as seconds since 1970 or as \
+             2026-11-20T08:00:00Z{panel}"
+        )
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Which device the record is of.
+    fn device(&self, cells: &Cells<'_>) -> Option<String> {
+        let of_device = cells
+            .iter()
+            .filter(|(column, _)| self.plan.role(*column) == Role::Device);
+        let parts: Vec<String> = of_device.map(|(_, cell)| shown(cell)).collect();
+        (!parts.is_empty()).then(|| parts.join("/"))
+    }
+
+    /// Whether the record says that it is of an evaluation.
+    fn is_of_evaluation(&self, cells: &Cells<'_>) -> bool {
+        cells.iter().any(|(column, cell)| {
+            let Cell::Text(text) = cell else { return false };
+            self.plan.role(*column) == Role::Split
+                && matches!(
+                    text.to_ascii_lowercase().as_str(),
+                    "eval" | "evaluation" | "val" | "valid" | "validation" | "test" | "dev"
+                )
+        })
+    }
+
+    fn leave_out(&mut self, column: usize, why: &'static str) {
+        if let Some(fate) = self.fates.get_mut(column) {
+            *fate.left_out.entry(why).or_default() += 1;
+        }
+    }
+
+    fn put(
+        &mut self,
+        column: usize,
+        cell: &Cell<'_>,
+        at: DateTime<Utc>,
+        step: Option<i32>,
+        device: Option<&str>,
+    ) -> Result<(), String> {
+        match self.plan.role(column) {
+            Role::Skipped(why) => self.leave_out(column, why),
+            Role::Clock(_) | Role::Elapsed(_) if Some(column) != self.used_clock => {
+                self.leave_out(column, "a second clock");
+            }
+            Role::Step(counter, _) if Some(counter) != self.plan.counter => {
+                self.leave_out(
+                    column,
+                    "not the optimiser's step, which another column gives",
+                );
+            }
+            Role::Metric | Role::Value => {
+                let Cell::Number(number) = cell else {
+                    self.unreadable(column, cell);
+                    return Ok(());
+                };
+                let known = self.fates.get(column).and_then(|fate| fate.value.clone());
+                let value = match known {
+                    Some(value) => value,
+                    None => self.value_of(column),
+                };
+                return self.add(column, &value, *number, at, step, device);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the numbers of a column are.
+    fn value_of(&mut self, column: usize) -> Value {
+        let name = self.names.get(column).map_or("", String::as_str);
+        let name = if self.plan.role(column) == Role::Value {
+            self.reading.metric.unwrap_or("value")
+        } else if self.plan.kind.is_panel {
+            of_panel(name).map_or(name, |(_, metric)| metric)
+        } else {
+            name
+        };
+        let name = if self.plan.kind.is_of_gpus {
+            Cow::Owned(normalised(name))
+        } else {
+            Cow::Borrowed(name)
+        };
+        let value = Value::of(&name);
+        if let Some(fate) = self.fates.get_mut(column) {
+            fate.value = Some(value.clone());
+        }
+        value
+    }
+
+    fn unreadable(&mut self, column: usize, cell: &Cell<'_>) {
+        if let Some(fate) = self.fates.get_mut(column) {
+            if fate.unreadable == 0 {
+                fate.example = shown(cell);
+            }
+            fate.unreadable += 1;
+        }
+    }
+
+    fn add(
+        &mut self,
+        column: usize,
+        value: &Value,
+        number: f64,
+        at: DateTime<Utc>,
+        step: Option<i32>,
+        device: Option<&str>,
+    ) -> Result<(), String> {
+        let name = if self.is_evaluation && !value.name.starts_with("eval") {
+            self.place(&format!("eval/{}", value.name))?
+        } else {
+            self.place(&value.name)?
+        };
+        let number = value
+            .conversion
+            .map_or(number, |conversion| conversion.apply(number));
+        if let Some(fate) = self.fates.get_mut(column) {
+            fate.points += 1;
+            fate.value.get_or_insert_with(|| value.clone());
+        }
+        let device = match (device, value.device.as_deref()) {
+            (Some(of_record), Some(of_name)) => Some(format!("{of_record}/{of_name}")),
+            (of_record, of_name) => of_record.or(of_name).map(str::to_owned),
+        };
+        let point = Point {
+            name,
+            step,
+            at,
+            value: number,
+        };
+        match device {
+            Some(device) => self.devices.put(point, device),
+            None => self.batch.points.push(point),
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, name: &str) -> Result<usize, String> {
+        if let Some(index) = self.index.get(name) {
+            return Ok(*index);
+        }
+        if name.is_empty() || name.len() > NAME_LENGTH_MAX || name.contains('\0') {
+            return Err(format!("a metric's name has 1 to {NAME_LENGTH_MAX} bytes"));
+        }
+        if self.batch.names.len() == NAMES_MAX {
+            return Err(format!("a batch may have {NAMES_MAX} different metrics"));
+        }
+        self.batch.names.push(name.to_owned());
+        let index = self.batch.names.len() - 1;
+        self.index.insert(name.to_owned(), index);
+        Ok(index)
+    }
+
+    fn finish(mut self, mut report: Report) -> Batch {
+        report.time = self
+            .used_clock
+            .and_then(|column| self.names.get(column).cloned());
+        let is_guess = |column| self.plan.role(column) == Role::Elapsed(usize::MAX);
+        if let Some(name) = report
+            .time
+            .as_ref()
+            .filter(|_| self.used_clock.is_some_and(is_guess))
+        {
+            let detail =
+                format!("`{name}` is no clock: it was taken as seconds since the run's start");
+            report.note("time-since-start", detail);
+        }
+        if !self.has_zone {
+            report.note(
+                "time-without-zone",
+                "its times say no zone: they were read as UTC".to_owned(),
+            );
+        }
+        if self.used_clock.is_none() && self.elapsed > 0.0 {
+            report.note(
+                "time-from-steps",
+                "it has no clock: times are the time that each step took, added up from the start"
+                    .to_owned(),
+            );
+        }
+        self.devices.finish(&mut self.batch, &mut report);
+        super::notes::conflicts(&mut self.batch, &mut report);
+        for (name, fate) in self.names.into_iter().zip(self.fates) {
+            told(&name, fate, &mut report);
+        }
+        self.batch.report = report;
+        self.batch
+    }
+}
+
+/// Says what became of a column.
+fn told(column: &str, fate: Fate, report: &mut Report) {
+    let column: String = column.chars().take(NAME_LENGTH_MAX).collect();
+    if fate.points > 0 && report.columns.len() < NAMED_MAX {
+        let value = fate.value.as_ref();
+        report.columns.push(ReadColumn {
+            column: column.clone(),
+            metric: value.and_then(Value::standard).map(str::to_owned),
+            points: fate.points,
+            converted: value.and_then(Value::converted).map(str::to_owned),
+        });
+    }
+    let left_out = fate
+        .left_out
+        .into_iter()
+        .map(|(why, cells)| (why.to_owned(), cells));
+    let unreadable =
+        (fate.unreadable > 0).then(|| (format!("no number: {:?}", fate.example), fate.unreadable));
+    for (why, cells) in left_out.chain(unreadable) {
+        if report.not_read.len() < NAMED_MAX {
+            report.not_read.push(NotRead {
+                column: column.clone(),
+                why,
+                cells,
+            });
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+fn whole_step(step: f64) -> Result<i32, String> {
+    if (0.0..=f64::from(i32::MAX)).contains(&step) {
+        return Ok(step as i32);
+    }
+    Err(format!("its step {step} is not a number of steps done"))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a float saturates")]
+fn micros(seconds: f64) -> i64 {
+    (seconds * 1e6) as i64
+}
