@@ -271,9 +271,9 @@ async fn a_file_is_read_as_it_was_written_and_what_became_of_it_is_said(pool: Pg
     let test = TestApp::new(pool).await;
     let run = run(&test).await;
     let path = format!("/v1/runs/{run}/metrics?source=imported");
-    let history: Vec<Value> = (1..=120)
+    let history: Vec<Value> = (1..=120_i32)
         .map(|call| {
-            json!({"_step": call, "_timestamp": START + call * 60, "train/loss": 3.0 - 0.01 * call as f64,
+            json!({"_step": call, "_timestamp": START + i64::from(call) * 60, "train/loss": 3.0 - 0.01 * f64::from(call),
                    "train/global_step": call * 10, "note": "warm"})
         })
         .collect();

@@ -92,7 +92,9 @@ pub fn deletion_order(checkpoint: &Checkpoint) -> Vec<String> {
                 | "_CHECKPOINT_METADATA"
                 | "commit_success.txt"
         ) || name.ends_with("_model_states.pt")
-            || name.ends_with(".index")
+            || name
+                .rsplit_once('.')
+                .is_some_and(|(_, kind)| kind == "index")
             || key.ends_with("mp_rank_00/model_optim_rng.pt")
             || key.ends_with("mp_rank_00_000/model_optim_rng.pt")
     };

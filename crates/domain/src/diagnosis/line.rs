@@ -118,7 +118,9 @@ impl<'a> Line<'a> {
         let (text, level) = unwrapped(&text).unwrap_or((text, None));
         line.level = level;
         let rest = line.peel(&text);
-        line.text = text.get(rest..).unwrap_or_default().to_owned();
+        text.get(rest..)
+            .unwrap_or_default()
+            .clone_into(&mut line.text);
         line
     }
 

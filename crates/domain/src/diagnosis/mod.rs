@@ -78,9 +78,17 @@ named! {
 }
 
 impl Standing {
-    fn is_live(&self) -> bool {
-        *self == Self::Live
+    fn is_live(self) -> bool {
+        self == Self::Live
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_live(standing: &Standing) -> bool {
+    standing.is_live()
 }
 
 fn live() -> Standing {
@@ -104,7 +112,7 @@ pub struct Cause {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
     /// What became of the error.
-    #[serde(default = "live", skip_serializing_if = "Standing::is_live")]
+    #[serde(default = "live", skip_serializing_if = "is_live")]
     pub standing: Standing,
 }
 

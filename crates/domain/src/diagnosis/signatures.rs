@@ -194,11 +194,11 @@ pub fn in_log(line: &str) -> impl Iterator<Item = Match<'_>> {
 /// The most that the patterns of a log may take, compiled together.
 const SET_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-fn matches<'a>(
-    text: &'a str,
+fn matches(
+    text: &str,
     among: impl Iterator<Item = &'static Signature>,
     may_be: impl Fn(&Signature) -> bool,
-) -> impl Iterator<Item = Match<'a>> {
+) -> impl Iterator<Item = Match<'_>> {
     among.filter_map(move |signature| {
         let captures = may_be(signature)
             .then(|| signature.pattern.captures(text))

@@ -150,9 +150,9 @@ pub(super) fn weigh(evidence: &Evidence<'_>) -> Weighed {
             classes.extend(one.signature.class);
         }
     }
-    let live = log.live();
-    log.judge(&mut found, &live);
-    let last = log.last_of_the_first(&live);
+    let uncaught = log.uncaught();
+    log.judge(&mut found, &uncaught);
+    let last = log.last_of_the_first(&uncaught);
     log.rank(&mut found, last);
     put_behind(&mut found);
     found.sort_by_key(|one| (one.band, one.place, one.is_behind));
@@ -278,23 +278,23 @@ impl Log<'_> {
     }
 
     /// Exceptions of the script that nothing survived.
-    fn live(&self) -> Vec<usize> {
+    fn uncaught(&self) -> Vec<usize> {
         let all = self.raised.iter().enumerate();
         let of_script = all.filter(|(_, one)| !one.is_launchers);
-        let live = of_script.filter(|(_, one)| !self.is_survived(one.line, false));
-        let (aside, own): (Vec<_>, Vec<_>) = live.partition(|(_, one)| one.is_aside);
-        let live = if own.is_empty() { aside } else { own };
-        live.into_iter().map(|(at, _)| at).collect()
+        let uncaught = of_script.filter(|(_, one)| !self.is_survived(one.line, false));
+        let (aside, own): (Vec<_>, Vec<_>) = uncaught.partition(|(_, one)| one.is_aside);
+        let uncaught = if own.is_empty() { aside } else { own };
+        uncaught.into_iter().map(|(at, _)| at).collect()
     }
 
-    /// The last live exception of the process of a line, those of waiting left out.
-    fn last_in_lane(&self, at: usize, live: &[usize]) -> Option<&Raised> {
-        let lane = self.lines.get(at)?.lane();
+    /// The last uncaught exception of the process of a line, those of waiting left out.
+    fn last_in_lane(&self, at: usize, uncaught: &[usize]) -> Option<&Raised> {
+        let process = self.lines.get(at)?.lane();
         let is_own = |one: &&Raised| {
             let own = self.lines.get(one.line);
-            own.is_some_and(|line| line.lane() == lane) && !self.is_waiting(one.line)
+            own.is_some_and(|line| line.lane() == process) && !self.is_waiting(one.line)
         };
-        let mut of_lane = live
+        let mut of_lane = uncaught
             .iter()
             .filter_map(|one| self.raised.get(*one))
             .filter(is_own);
@@ -302,16 +302,16 @@ impl Log<'_> {
     }
 
     /// Says of each match whether anything survived it, handled it or caused it in cleaning up.
-    fn judge(&self, found: &mut [Found], live: &[usize]) {
+    fn judge(&self, found: &mut [Found], uncaught: &[usize]) {
         for at in 0..found.len() {
             let Some(one) = found.get(at) else { continue };
             let Some(line) = one.line else { continue };
             let is_of_numbers = one.signature.class == Some(Class::Numerics);
             let standing = if self.is_survived(line, is_of_numbers) {
                 Standing::Survived
-            } else if self.is_cleaned_up(one, line, live, found) {
+            } else if self.is_cleaned_up(one, line, uncaught, found) {
                 Standing::CleanedUp
-            } else if self.is_handled(one, line, live) {
+            } else if self.is_handled(one, line, uncaught) {
                 Standing::Handled
             } else {
                 continue;
@@ -323,14 +323,14 @@ impl Log<'_> {
     }
 
     /// Whether a launcher ended this process because of another.
-    fn is_cleaned_up(&self, one: &Found, line: usize, live: &[usize], found: &[Found]) -> bool {
+    fn is_cleaned_up(&self, one: &Found, line: usize, uncaught: &[usize], found: &[Found]) -> bool {
         let is_raised_before = |end: usize| {
-            let mut before = live.iter().filter_map(|at| self.raised.get(*at));
+            let mut before = uncaught.iter().filter_map(|at| self.raised.get(*at));
             before.any(|raised| raised.line < end)
         };
         if one.signature.class == Some(Class::Stopped) {
             let is_outcry = |raised: &Raised| raised.line < line && !self.is_waiting(raised.line);
-            let mut raised = live.iter().filter_map(|at| self.raised.get(*at));
+            let mut raised = uncaught.iter().filter_map(|at| self.raised.get(*at));
             let is_earlier_cause = |other: &Found| {
                 other.line.is_some_and(|own| own < line)
                     && other.is_live()
@@ -355,7 +355,7 @@ impl Log<'_> {
     }
 
     /// Whether the script went on from it: it raised another exception later, with lines of its own in between.
-    fn is_handled(&self, one: &Found, line: usize, live: &[usize]) -> bool {
+    fn is_handled(&self, one: &Found, line: usize, uncaught: &[usize]) -> bool {
         let raised = one.raised.and_then(|at| self.raised.get(at));
         // What ran out is the cause of whatever was raised while that was handled.
         let ran_out = matches!(
@@ -371,7 +371,7 @@ impl Log<'_> {
         if !ran_out && raised.is_some_and(|raised| raised.was_handled) {
             return true;
         }
-        let Some(last) = self.last_in_lane(line, live) else {
+        let Some(last) = self.last_in_lane(line, uncaught) else {
             return false;
         };
         if line >= last.from || !last.has_traceback {
@@ -390,19 +390,22 @@ impl Log<'_> {
     }
 
     /// The exception that ended the process that failed first.
-    fn last_of_the_first(&self, live: &[usize]) -> Option<usize> {
+    fn last_of_the_first(&self, uncaught: &[usize]) -> Option<usize> {
         let line = |at: &usize| self.raised.get(*at).map_or(0, |one| one.line);
         let is_script = |at: &&usize| !self.is_waiting(line(at));
-        let lane = |at: &usize| self.lines.get(line(at)).map(Line::lane);
+        let process = |at: &usize| self.lines.get(line(at)).map(Line::lane);
         let root = self.launcher.root_rank.as_deref();
-        let of_root = live.iter().find(|at| {
+        let of_root = uncaught.iter().find(|at| {
             let own = self.lines.get(line(at));
             root.is_some() && own.is_some_and(|own| own.rank.as_deref() == root)
         });
         let first = of_root
-            .or_else(|| live.iter().find(is_script))
-            .or_else(|| live.first())?;
-        let own: Vec<&usize> = live.iter().filter(|at| lane(at) == lane(first)).collect();
+            .or_else(|| uncaught.iter().find(is_script))
+            .or_else(|| uncaught.first())?;
+        let own: Vec<&usize> = uncaught
+            .iter()
+            .filter(|at| process(at) == process(first))
+            .collect();
         let of_script: Vec<&usize> = own.iter().copied().filter(is_script).collect();
         let outcry = if of_script.is_empty() { own } else { of_script };
         // Several processes may share a stream: the first that was not handled, and what followed from it.
@@ -428,12 +431,13 @@ impl Log<'_> {
 
     /// Whether ordinary lines stand between an exception and the last one of its process.
     fn goes_on(&self, one: &Raised, last: &Raised) -> bool {
-        let lane = self.lines.get(one.line).map(Line::lane);
+        let process = self.lines.get(one.line).map(Line::lane);
         last.has_traceback
             && (one.line + 1..last.from).any(|at| {
                 let own = self.lines.get(at);
-                own.is_some_and(|own| Some(own.lane()) == lane && own.level != Some(Level::Error))
-                    && self.kinds.get(at) == Some(&Kind::Plain)
+                own.is_some_and(|own| {
+                    Some(own.lane()) == process && own.level != Some(Level::Error)
+                }) && self.kinds.get(at) == Some(&Kind::Plain)
                     && !self.classes.contains_key(&at)
             })
     }
@@ -498,10 +502,10 @@ impl Log<'_> {
                 let is_near = last.is_none_or(|last| {
                     let classes = self.classes.get(&last.line);
                     let is_class = |class| classes.is_some_and(|known| known.contains(&class));
-                    let lane = |at: usize| self.lines.get(at).map(Line::lane);
+                    let process = |at: usize| self.lines.get(at).map(Line::lane);
                     line == last.line
                         || one.signature.class.is_some_and(is_class)
-                        || (lane(line) == lane(last.line)
+                        || (process(line) == process(last.line)
                             && (last.from..=last.line).contains(&line))
                 });
                 if is_near {

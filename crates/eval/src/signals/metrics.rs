@@ -178,9 +178,9 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
     for (metric, truth) in &own.means {
         wrong |= mean(&batch, metric).is_none_or(|mean| is_off(mean, *truth));
     }
-    let noted = |rule: &str| notes.iter().any(|note| note.rule == rule);
-    wrong |= own.note.as_ref().is_some_and(|rule| !noted(rule));
-    let verdict = if wrong && wanted.is_none() && DOUBTS.into_iter().any(noted) {
+    let is_noted = |rule: &str| notes.iter().any(|note| note.rule == rule);
+    wrong |= own.note.as_ref().is_some_and(|rule| !is_noted(rule));
+    let verdict = if wrong && wanted.is_none() && DOUBTS.into_iter().any(is_noted) {
         "doubted"
     } else if wrong {
         "wrong"

@@ -20,7 +20,7 @@ enum Moment {
 struct Sum {
     at: DateTime<Utc>,
     step: Option<i32>,
-    sum: f64,
+    total: f64,
     count: f64,
 }
 
@@ -73,11 +73,11 @@ impl Devices {
         let sum = self.sums.entry((point.name, moment)).or_insert(Sum {
             at: point.at,
             step: point.step,
-            sum: 0.0,
+            total: 0.0,
             count: 0.0,
         });
         sum.at = sum.at.max(point.at);
-        sum.sum += point.value;
+        sum.total += point.value;
         sum.count += 1.0;
     }
 
@@ -99,7 +99,7 @@ impl Devices {
         for ((name, _), sum) in self.sums {
             let devices = self.seen.get(&name).map_or(1, BTreeSet::len);
             let is_sum = batch.names.get(name).is_some_and(|name| adds_up(name));
-            let mean = sum.sum / sum.count;
+            let mean = sum.total / sum.count;
             batch.points.push(Point {
                 name,
                 step: sum.step,

@@ -31,7 +31,7 @@ pub(super) struct Rows<'a> {
     names: Vec<String>,
     columns: HashMap<String, usize>,
     /// With the line that each stands on, counted from 1.
-    rows: Vec<(usize, Result<Cells<'a>, String>)>,
+    records: Vec<(usize, Result<Cells<'a>, String>)>,
 }
 
 impl<'a> Rows<'a> {
@@ -42,7 +42,7 @@ impl<'a> Rows<'a> {
                 .map(|(name, cell)| (self.column(name), cell))
                 .collect()
         });
-        self.rows.push((line, cells));
+        self.records.push((line, cells));
     }
 
     /// The column of a name, also of one that has no cell.
@@ -60,7 +60,7 @@ impl<'a> Rows<'a> {
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cells<'a>> {
-        self.rows
+        self.records
             .iter()
             .filter_map(|(_, cells)| cells.as_ref().ok())
     }
@@ -274,8 +274,8 @@ pub(super) fn batch(
         names: rows.names,
     };
     let mut errors = Vec::new();
-    let count = rows.rows.len();
-    for (line, cells) in rows.rows {
+    let count = rows.records.len();
+    for (line, cells) in rows.records {
         if let Err(detail) = cells.and_then(|cells| gathering.take(&cells))
             && errors.len() < ERRORS_MAX
         {

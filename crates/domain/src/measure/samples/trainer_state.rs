@@ -79,8 +79,8 @@ pub(super) fn rows<'a>(
     };
     report.note(times.rule, times.detail);
     let mut rows = Rows::default();
-    let timed = state.log_history.into_iter().zip(times.seconds);
-    for ((mut record, seconds), at) in timed.zip(1..) {
+    let entries = state.log_history.into_iter().zip(times.seconds);
+    for ((mut record, seconds), at) in entries.zip(1..) {
         record
             .cells
             .insert(0, (Cow::Borrowed(ELAPSED), Cell::Number(seconds)));
