@@ -147,7 +147,8 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
     let Weighed { found, last_line } = weigh(evidence);
     let mut causes: Vec<Cause> = Vec::new();
     let has_words = evidence.failure_reason.is_some() || !found.is_empty();
-    causes.extend(last_line.filter(|_| has_words).map(log_ends));
+    let last_line = last_line.filter(|_| has_words);
+    causes.extend(last_line.map(|(line, clue)| log_ends(&line, clue)));
     let known = found.iter().take_while(|one| one.says_something());
     let (known, rest) = found.split_at(known.count());
     causes.extend(known.iter().map(|one| evidence.cause(one)));
@@ -163,7 +164,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
 }
 
 /// What is said where nothing better is known.
-fn log_ends((line, clue): (String, Clue)) -> Cause {
+fn log_ends(line: &str, clue: Clue) -> Cause {
     Cause {
         signature: "log-ends".to_owned(),
         cause: format!("The script ended with an error; its log ends with: {line}"),

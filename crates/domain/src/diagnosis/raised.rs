@@ -103,6 +103,16 @@ struct Open {
     follows: Option<(usize, bool)>,
 }
 
+impl Open {
+    /// Keeps the last line of code of a traceback.
+    fn see_code(&mut self, code: &str) {
+        let is_code = !code.is_empty() && !code.starts_with("File ");
+        if is_code && !code.chars().all(|letter| matches!(letter, '^' | '~')) {
+            self.code = Some(code.to_owned());
+        }
+    }
+}
+
 /// The kind of each line, and all exceptions. `is_exception` and `is_cause` say what signatures match on a line.
 pub(super) fn structure(
     lines: &[Line<'_>],
@@ -126,11 +136,7 @@ pub(super) fn structure(
             open.is_aside = true;
             Kind::Noise
         } else if open.traceback.is_some() && FRAME.is_match(text) {
-            let code = text.trim();
-            let is_code = !code.is_empty() && !code.starts_with("File ");
-            if is_code && !code.chars().all(|letter| matches!(letter, '^' | '~')) {
-                open.code = Some(code.to_owned());
-            }
+            open.see_code(text.trim());
             Kind::Frame
         } else if open.traceback.is_some() || is_exception(at) {
             let from = open.traceback.take();

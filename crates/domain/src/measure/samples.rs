@@ -10,6 +10,7 @@ mod formats;
 mod gather;
 mod log;
 mod notes;
+mod plan;
 mod report;
 mod syntax;
 mod trainer_state;

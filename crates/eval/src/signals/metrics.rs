@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::measure::derived::TrainingShape;
-use bakeoff_domain::measure::samples::{self, Batch, Reading, figures};
+use bakeoff_domain::measure::samples::{self, Batch, Note, Reading, figures};
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -135,37 +135,13 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
         sequence_length: SEQUENCE,
         ..ModelShape::default()
     };
-    let shape = TrainingShape {
-        model: Some(&model),
-        global_batch: Some(SEQUENCES),
-        accelerators: ACCELERATORS,
-        peak_tflops: None,
-        epoch_tokens: None,
-        planned_steps: Some(PLANNED_STEPS),
-        usd_per_hour: None,
-        billed_share: None,
-    };
+    let shape = shape(&model);
     let speed = figures::speed(&batch, &shape);
     let tokens = speed.as_ref().map(|speed| speed.steady.mean);
-    let steps = speed
-        .as_ref()
-        .and_then(|speed| Some(speed.steady.mean / shape.tokens_per_step()?));
     let last = figures::last_step(&batch);
     let mut notes = batch.report.notes.clone();
     notes.extend(figures::check(&batch, &shape));
-    let said = json!({
-        "format": batch.report.format,
-        "time": batch.report.time,
-        "step": batch.report.step,
-        "tokens_per_second": tokens,
-        "steps_per_second": steps,
-        "basis": speed.as_ref().map(|speed| speed.basis),
-        "last_step": last,
-        "columns": batch.report.columns,
-        "not_read": batch.report.not_read,
-        "conflicts": batch.report.conflicts_in_all,
-        "notes": notes,
-    });
+    let said = said(&batch, &shape, &notes);
     let is_off = |figure: f64, truth: f64| (figure / truth - 1.0).abs() > TOLERANCE;
     let mut wrong = match (tokens, own.tokens_per_second) {
         (Some(tokens), Some(truth)) => is_off(tokens, truth),
@@ -190,6 +166,40 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
         "right"
     };
     (verdict, said)
+}
+
+/// The shape of the run that every file is of.
+fn shape(model: &ModelShape) -> TrainingShape<'_> {
+    TrainingShape {
+        model: Some(model),
+        global_batch: Some(SEQUENCES),
+        accelerators: ACCELERATORS,
+        peak_tflops: None,
+        epoch_tokens: None,
+        planned_steps: Some(PLANNED_STEPS),
+        usd_per_hour: None,
+        billed_share: None,
+    }
+}
+
+/// What the product makes of a batch.
+fn said(batch: &Batch, shape: &TrainingShape<'_>, notes: &[Note]) -> Value {
+    let speed = figures::speed(batch, shape);
+    let tokens = speed.as_ref().map(|speed| speed.steady.mean);
+    let steps = tokens.zip(shape.tokens_per_step());
+    json!({
+        "format": batch.report.format,
+        "time": batch.report.time,
+        "step": batch.report.step,
+        "tokens_per_second": tokens,
+        "steps_per_second": steps.map(|(tokens, of_step)| tokens / of_step),
+        "basis": speed.as_ref().map(|speed| speed.basis),
+        "last_step": figures::last_step(batch),
+        "columns": batch.report.columns,
+        "not_read": batch.report.not_read,
+        "conflicts": batch.report.conflicts_in_all,
+        "notes": notes,
+    })
 }
 
 fn mean(batch: &Batch, metric: &str) -> Option<f64> {

@@ -2,14 +2,15 @@
 //! read is counted and named.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::cell::{Cell, Record};
-use super::clock::{self, Moment};
-use super::columns::{Counter, Kind, Role, normalised, of_panel};
+use super::cell::Cell;
+use super::clock;
+use super::columns::{Counter, Role, normalised, of_panel};
 use super::devices::Devices;
+use super::plan::{Cells, Plan, Rows, listed, shown};
 use super::report::{NAMED_MAX, NotRead, ReadColumn, Report};
 use super::values::{Value, is_total_at_end};
 use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, Reading};
@@ -17,208 +18,6 @@ use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, Reading};
 /// Maximum errors reported.
 const ERRORS_MAX: usize = 20;
 const NAME_LENGTH_MAX: usize = 255;
-/// Letters of a name or of a cell that are shown.
-const SHOWN_MAX: usize = 60;
-/// Names that an error lists.
-const LISTED_MAX: usize = 12;
-
-/// The cells of one record, by column.
-type Cells<'a> = Vec<(usize, Cell<'a>)>;
-
-/// All records of a body.
-#[derive(Debug, Default)]
-pub(super) struct Rows<'a> {
-    names: Vec<String>,
-    columns: HashMap<String, usize>,
-    /// With the line that each stands on, counted from 1.
-    records: Vec<(usize, Result<Cells<'a>, String>)>,
-}
-
-impl<'a> Rows<'a> {
-    pub(super) fn push(&mut self, line: usize, record: Result<Record<'a>, String>) {
-        let cells = record.map(|record| {
-            let cells = record.cells.into_iter();
-            cells
-                .map(|(name, cell)| (self.column(name), cell))
-                .collect()
-        });
-        self.records.push((line, cells));
-    }
-
-    /// The column of a name, also of one that has no cell.
-    pub(super) fn column(&mut self, name: Cow<'_, str>) -> usize {
-        if let Some(column) = self.columns.get(name.as_ref()) {
-            return *column;
-        }
-        self.names.push(name.clone().into_owned());
-        self.columns.insert(name.into_owned(), self.names.len() - 1);
-        self.names.len() - 1
-    }
-
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.names.iter().map(String::as_str)
-    }
-
-    fn cells(&self) -> impl Iterator<Item = &Cells<'a>> {
-        self.records
-            .iter()
-            .filter_map(|(_, cells)| cells.as_ref().ok())
-    }
-
-    /// Whether a column does not change while another counts: it is a setting, such as the steps that are planned.
-    fn is_constant_beside_a_counter(&self, column: usize) -> bool {
-        let changes = |column: usize| {
-            let first = self.numbers(column).next();
-            self.numbers(column).any(|number| Some(number) != first)
-        };
-        let kind = Kind::of(self.names());
-        let is_counter = |(at, name): (usize, &str)| {
-            at != column && matches!(kind.role(name), Role::Step(..)) && changes(at)
-        };
-        self.numbers(column).nth(1).is_some()
-            && !changes(column)
-            && self.names().enumerate().any(is_counter)
-    }
-
-    /// The numbers of a column, in order.
-    fn numbers(&self, column: usize) -> impl Iterator<Item = f64> {
-        let of_row = move |cells: &Cells<'a>| {
-            cells.iter().find_map(|(at, cell)| match cell {
-                Cell::Number(value) if *at == column => Some(*value),
-                _ => None,
-            })
-        };
-        self.cells().filter_map(of_row)
-    }
-}
-
-/// What the columns are, for all records.
-#[derive(Debug)]
-struct Plan {
-    kind: Kind,
-    roles: Vec<Role>,
-    /// The counter that is believed.
-    counter: Option<Counter>,
-    /// Some column says how long a step took.
-    has_step_times: bool,
-    /// Written by Hugging Face's Trainer.
-    is_hugging_face: bool,
-    /// Which run the panel or the table is of, if it says so.
-    runs: BTreeSet<String>,
-}
-
-impl Plan {
-    fn of(rows: &Rows<'_>) -> Self {
-        let kind = Kind::of(rows.names());
-        let mut roles: Vec<Role> = rows.names().map(|name| kind.role(name)).collect();
-        for column in 0..roles.len() {
-            if !matches!(roles.get(column), Some(Role::Clock(_))) {
-                continue;
-            }
-            let numbers: Vec<f64> = rows.numbers(column).collect();
-            let is_clock = |number: &f64| {
-                let at = clock::moment(&Cell::Number(*number));
-                at.is_some_and(|Moment { at, .. }| clock::is_plausible(at))
-            };
-            if numbers.is_empty() || numbers.iter().any(is_clock) {
-                continue;
-            }
-            // A "time" of 2.0 is no clock: it counts from the start, or it is how long a step took.
-            let grows = numbers.is_sorted() && numbers.first() < numbers.last();
-            if let Some(role) = roles.get_mut(column) {
-                *role = if grows {
-                    Role::Elapsed(usize::MAX)
-                } else {
-                    Role::Metric
-                };
-            }
-        }
-        for (column, role) in roles.iter_mut().enumerate() {
-            if matches!(role, Role::Step(..)) && rows.is_constant_beside_a_counter(column) {
-                *role = Role::Skipped("it does not change, so it counts nothing");
-            }
-        }
-        let counter = roles
-            .iter()
-            .enumerate()
-            .filter_map(|(column, role)| match role {
-                Role::Step(counter, _) if rows.numbers(column).next().is_some() => Some(*counter),
-                _ => None,
-            });
-        let counter = counter.min();
-        let runs = runs(rows, kind, &roles);
-        let mut names = rows.names();
-        let is_hugging_face = names.any(|name| {
-            matches!(
-                name.rsplit('/').next(),
-                Some("train_runtime" | "num_input_tokens_seen")
-            ) || name == "train/global_step"
-        });
-        Self {
-            kind,
-            roles,
-            counter,
-            has_step_times: rows
-                .names()
-                .any(|name| Value::of(name).conversion.is_some()),
-            is_hugging_face,
-            runs,
-        }
-    }
-
-    fn role(&self, column: usize) -> Role {
-        self.roles.get(column).copied().unwrap_or(Role::Metric)
-    }
-}
-
-/// The runs that a body says its records are of.
-fn runs(rows: &Rows<'_>, kind: Kind, roles: &[Role]) -> BTreeSet<String> {
-    let mut runs = BTreeSet::new();
-    if kind.is_panel {
-        runs.extend(
-            rows.names()
-                .filter_map(|name| Some(of_panel(name)?.0.to_owned())),
-        );
-    }
-    let is_run = |column: usize| matches!(roles.get(column), Some(Role::Run));
-    for (column, cell) in rows.cells().flatten() {
-        if is_run(*column) && runs.len() <= LISTED_MAX {
-            runs.insert(shown(cell));
-        }
-    }
-    runs
-}
-
-/// A cell as a person would write it.
-fn shown(cell: &Cell<'_>) -> String {
-    match cell {
-        Cell::Number(number) => number.to_string(),
-        Cell::Text(text) => shortened(text),
-        Cell::Nested(_) | Cell::Nothing => String::new(),
-    }
-}
-
-/// A few names, for a message.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let all: Vec<&str> = names.collect();
-    let first: Vec<String> = all
-        .iter()
-        .take(LISTED_MAX)
-        .map(|name| format!("`{}`", shortened(name)))
-        .collect();
-    let more = all.len().saturating_sub(LISTED_MAX);
-    let first = first.join(", ");
-    if more == 0 {
-        first
-    } else {
-        format!("{first} and {more} more")
-    }
-}
-
-/// A name as it is shown: whoever sends one of a megabyte does not get it back.
-fn shortened(name: &str) -> String {
-    name.chars().take(SHOWN_MAX).collect()
-}
 
 /// What became of a column's cells.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,7 @@ use regex::Regex;
 
 use super::cell::{Cell, Record};
 use super::formats::{self, Format, Log};
-use super::gather::Rows;
+use super::plan::Rows;
 use super::report::Report;
 
 /// Lines that are tried against every format, to find whose log it is: a start-up may be long, and a table has none.

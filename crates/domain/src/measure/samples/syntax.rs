@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use super::LineError;
 use super::cell::{Cell, Record};
 use super::formats;
-use super::gather::Rows;
 use super::log;
+use super::plan::Rows;
 use super::report::Report;
 use super::trainer_state::{self, TrainerState};
 

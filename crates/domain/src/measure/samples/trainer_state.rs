@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::LineError;
 use super::cell::{Cell, Record};
-use super::gather::Rows;
+use super::plan::Rows;
 use super::report::Report;
 
 /// The column that the seconds since the start are put into.
