@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::measure::derived::TrainingShape;
-use bakeoff_domain::measure::samples::{self, Batch, Note, Reading, figures};
+use bakeoff_domain::measure::samples::{self, Batch, LineError, Note, Reading, figures};
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -118,18 +118,7 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
     };
     let batch = match samples::read(body, reading) {
         Ok(batch) => batch,
-        Err(errors) => {
-            let said = errors
-                .first()
-                .map(|error| error.detail.clone())
-                .unwrap_or_default();
-            let is_wanted = own
-                .refused
-                .as_ref()
-                .is_none_or(|words| said.contains(words));
-            let is_right = wanted.is_some() && own.refused.is_some() && is_wanted;
-            return (if is_right { "right" } else { "refused" }, json!(said));
-        }
+        Err(errors) => return refused(&errors, wanted),
     };
     let model = ModelShape {
         sequence_length: SEQUENCE,
@@ -166,6 +155,14 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
         "right"
     };
     (verdict, said)
+}
+
+/// A refusal is right where it is wanted, with its words.
+fn refused(errors: &[LineError], wanted: Option<&Wanted>) -> (&'static str, Value) {
+    let said = errors.first().map_or("", |error| error.detail.as_str());
+    let words = wanted.and_then(|own| own.refused.as_deref());
+    let is_right = words.is_some_and(|words| said.contains(words));
+    (if is_right { "right" } else { "refused" }, json!(said))
 }
 
 /// The shape of the run that every file is of.
