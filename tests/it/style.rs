@@ -11,7 +11,7 @@ use syn::visit::{self, Visit};
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_TOKENS_MAX: usize = 600;
 /// Nineteen of twenty functions have at most so many.
-const FUNCTION_TOKENS_USUAL: usize = 350;
+const FUNCTION_TOKENS_USUAL: usize = 360;
 
 pub(super) fn root() -> &'static std::path::Path {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR"))

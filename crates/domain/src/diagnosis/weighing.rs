@@ -109,6 +109,14 @@ fn is_of_waiting(class: Class) -> bool {
     matches!(class, Class::Network | Class::Rendezvous | Class::Stopped)
 }
 
+/// A signature that a line has, and the cause in words.
+type Hit = (&'static Signature, String);
+
+fn hits(line: &Line<'_>) -> Vec<Hit> {
+    let hits = signatures::in_log(&line.text);
+    hits.map(|hit| (hit.signature, hit.cause())).collect()
+}
+
 /// Finds and weighs all that the reason and the log say.
 pub(super) fn weigh(evidence: &Evidence<'_>) -> Weighed {
     let reason = evidence.failure_reason.unwrap_or_default();
@@ -119,13 +127,7 @@ pub(super) fn weigh(evidence: &Evidence<'_>) -> Weighed {
         .iter()
         .map(Line::of)
         .collect();
-    let hits: Vec<Vec<(&'static Signature, String)>> = lines
-        .iter()
-        .map(|line| {
-            let hits = signatures::in_log(&line.text);
-            hits.map(|hit| (hit.signature, hit.cause())).collect()
-        })
-        .collect();
+    let hits: Vec<Vec<Hit>> = lines.iter().map(hits).collect();
     let on = |at: usize| {
         hits.get(at)
             .into_iter()
@@ -216,7 +218,7 @@ impl Log<'_> {
 
     /// Matches of all lines. An exception whose name no pattern knows is named by its traceback, and one without a text
     /// by the line of code that raised it.
-    fn found(&self, hits: &[Vec<(&'static Signature, String)>]) -> Vec<Found> {
+    fn found(&self, hits: &[Vec<Hit>]) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
         for (at, hits) in hits.iter().enumerate() {
             for (signature, cause) in hits {

@@ -61,10 +61,11 @@ pub(crate) fn judge(file: &Path) -> Result<Option<Value>, String> {
     Ok(Some(found))
 }
 
-fn one(case: &Case) -> (&'static str, Value) {
+/// The lines of a case, each at its time in its stream.
+fn log_of(case: &Case) -> Vec<LogLine> {
     let start = DateTime::UNIX_EPOCH;
     let stream = || "job/algo-1".to_owned();
-    let lines: Vec<LogLine> = (0..)
+    (0..)
         .zip(&case.lines)
         .map(|(index, line)| {
             let after = |seconds: f64| start + TimeDelta::milliseconds((seconds * 1e3) as i64);
@@ -86,7 +87,11 @@ fn one(case: &Case) -> (&'static str, Value) {
                 },
             }
         })
-        .collect();
+        .collect()
+}
+
+fn one(case: &Case) -> (&'static str, Value) {
+    let lines = log_of(case);
     let diagnosis = diagnose(&Evidence {
         failure_reason: Some(&case.reason),
         lines: Some(&lines),

@@ -173,7 +173,6 @@ impl Kind {
         };
         let normal = normalised(own);
         let normal = normal.as_str();
-        let at = |list: &[&str]| list.iter().position(|known| *known == normal);
         if normal.is_empty() || normal.starts_with("unnamed: ") || normal == "level_0" {
             return Role::Skipped("the number of the row, which pandas adds");
         }
@@ -192,32 +191,38 @@ impl Kind {
         if normal == "value" {
             return Role::Value;
         }
-        if let Some(order) = at(&CLOCKS) {
-            return Role::Clock(order);
-        }
-        if let Some(order) = at(&ELAPSED) {
-            return Role::Elapsed(order);
-        }
-        if matches!(
-            normal,
-            "split" | "phase" | "mode" | "stage" | "subset" | "variant"
-        ) {
-            return Role::Split;
-        }
-        if at(&DEVICES).is_some() {
-            return Role::Device;
-        }
-        if matches!(
-            normal,
-            "run_id" | "run" | "run id" | "run_name" | "run_uuid" | "dir_name"
-        ) {
-            return Role::Run;
-        }
         if self.is_panel && normal == "step" {
             return Role::Step(Counter::LogCalls, 0);
         }
-        counter(normal).unwrap_or(Role::Metric)
+        usual(normal)
     }
+}
+
+/// What a name is in any table.
+fn usual(normal: &str) -> Role {
+    let at = |list: &[&str]| list.iter().position(|known| *known == normal);
+    if let Some(order) = at(&CLOCKS) {
+        return Role::Clock(order);
+    }
+    if let Some(order) = at(&ELAPSED) {
+        return Role::Elapsed(order);
+    }
+    if matches!(
+        normal,
+        "split" | "phase" | "mode" | "stage" | "subset" | "variant"
+    ) {
+        return Role::Split;
+    }
+    if at(&DEVICES).is_some() {
+        return Role::Device;
+    }
+    if matches!(
+        normal,
+        "run_id" | "run" | "run id" | "run_name" | "run_uuid" | "dir_name"
+    ) {
+        return Role::Run;
+    }
+    counter(normal).unwrap_or(Role::Metric)
 }
 
 /// Which counter of steps a name is, if any.
