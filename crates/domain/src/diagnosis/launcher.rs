@@ -1,4 +1,4 @@
-//! What a launcher says of the processes that it ran: which failed first, and which it killed itself.
+//! What a launcher reports about its processes: which one failed first, and which ones it killed itself.
 
 use std::sync::LazyLock;
 

@@ -44,7 +44,7 @@ const TIME: &str = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-
 const LEVEL: &str = "(?P<level>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)";
 const LETTER: &str = "(?P<level>[EWIF])";
 
-/// What is put before a line; each takes exactly one separator, so that the indentation of a traceback's frames stays.
+/// Prefixes of a line. Each matches exactly one separator, which preserves the indentation of traceback frames.
 const PREFIXES: [&str; 25] = [
     // MPI: SageMaker's own and mpirun's.
     r"(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,(?P<host>[\w.-]+))?\]<(?:stdout|stderr|stddiag)>: ?",

@@ -64,7 +64,7 @@ named! {
 }
 
 named! {
-    /// What became of the error that a finding tells of
+    /// What happened to an error after it was raised
     Standing {
         /// Nothing survived it.
         Live = "live",
@@ -163,7 +163,7 @@ pub fn diagnose(evidence: &Evidence<'_>) -> Diagnosis {
     }
 }
 
-/// What is said where nothing better is known.
+/// The fallback when no signature explains the failure.
 fn log_ends(line: &str, clue: Clue) -> Cause {
     Cause {
         signature: "log-ends".to_owned(),

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::line::{Level, Line, compiled};
 
-/// What a line is, as far as it tells what failed.
+/// The kind of a log line, for finding out what failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
@@ -91,7 +91,7 @@ pub(super) fn goes_on(text: &str) -> bool {
     GOES_ON.is_match(text)
 }
 
-/// What is open in one process.
+/// Parser state of one process: its open traceback, and what the next exception follows.
 #[derive(Debug, Default)]
 struct Open {
     traceback: Option<usize>,

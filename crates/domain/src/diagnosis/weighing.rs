@@ -87,7 +87,7 @@ impl Found {
     }
 }
 
-/// What is found, the likeliest first, and the last line of the log where nothing better is known.
+/// All findings, the likeliest first, and the log's last line in case none of them explains the failure.
 pub(super) struct Weighed {
     pub(super) found: Vec<Found>,
     /// The log's last line that says something; `None` where a cause is known.
@@ -266,7 +266,8 @@ impl Log<'_> {
             }
             // Another rank's steps prove nothing.
             let is_other = line.rank.is_some() && own.rank.is_some() && line.lane() != own.lane();
-            if let Some(step) = step_of(&line.text).filter(|_| *kind == Kind::Progress && !is_other)
+            let is_step = *kind == Kind::Progress && !is_other;
+            if let Some(step) = is_step.then(|| step_of(&line.text)).flatten()
                 && !steps.contains(&step)
             {
                 steps.push(step);

@@ -157,7 +157,8 @@ pub fn check(batch: &Batch, shape: &TrainingShape<'_>) -> Vec<Note> {
             ),
         );
     }
-    if let Some(speed) = speed(batch, shape)
+    let series = BySeries::of(batch);
+    if let Some(speed) = reported(&series, shape)
         && let Some(mfu) = shape.derive(Some(speed.steady.mean)).mfu_percent
         && mfu > 100.0
     {
@@ -170,7 +171,6 @@ pub fn check(batch: &Batch, shape: &TrainingShape<'_>) -> Vec<Note> {
             ),
         );
     }
-    let series = BySeries::of(batch);
     if let Some((reported, by_steps)) = reported(&series, shape).zip(by_steps(&series, shape)) {
         let (reported, by_steps) = (reported.steady.mean, by_steps.steady.mean);
         let times = reported / by_steps;
