@@ -28,6 +28,7 @@ pub mod plans;
 pub mod prices;
 pub mod projects;
 pub mod purchases;
+pub mod pushed;
 pub mod requests;
 pub mod runs;
 pub mod series;

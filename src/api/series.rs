@@ -1,7 +1,6 @@
 //! API views of measured series.
 
 use bakeoff_domain::measure::metric::Source;
-use bakeoff_domain::measure::samples::Report;
 use bakeoff_domain::measure::steady::{Bucket, Steady};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -83,25 +82,6 @@ impl From<Steady> for SteadyView {
             until_at,
         }
     }
-}
-
-/// The result of pushing metrics.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Pushed {
-    /// Points newly stored.
-    pub stored: u64,
-    /// Points that were already stored; they keep their first value.
-    pub duplicates: u64,
-    /// Lines that were skipped, if skipping was requested.
-    pub skipped: Vec<SkippedLine>,
-    /// What was recognised as what, what was not read and why, and what is odd.
-    pub report: Report,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct SkippedLine {
-    pub line: usize,
-    pub detail: String,
 }
 
 /// A measured series.

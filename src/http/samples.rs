@@ -19,7 +19,8 @@ use super::extract::{Id, Params, whole};
 use super::heavy::{self, BODY_ASIDE_FROM, aside};
 use super::problem::{FieldError, Problem, Problems};
 use super::table::{self, Column, Format, Table};
-use crate::api::series::{MetricSeries, PointColumns, Pushed, SkippedLine};
+use crate::api::pushed::Pushed;
+use crate::api::series::{MetricSeries, PointColumns};
 use crate::app::App;
 use crate::auth::push_token;
 use crate::read::figures::preferred;
@@ -209,10 +210,8 @@ async fn push(
     Ok(Json(Pushed {
         stored: appended.stored,
         duplicates: appended.duplicates,
-        skipped: skipped
-            .map(|LineError { line, detail }| SkippedLine { line, detail })
-            .collect(),
-        report: with_conflicts(batch.report, &appended, &samples),
+        skipped: skipped.map(Into::into).collect(),
+        report: with_conflicts(batch.report, &appended, &samples).into(),
     }))
 }
 

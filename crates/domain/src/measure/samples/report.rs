@@ -1,8 +1,7 @@
 //! What was read of what was sent, so that nothing is dropped without a word.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
 
 use super::Point;
 
@@ -10,8 +9,7 @@ use super::Point;
 pub(super) const NAMED_MAX: usize = 50;
 
 /// What a reading made of a body.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = MetricsReport)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Who wrote it, in words: `W&B's history`; null if nothing says so.
     pub format: Option<String>,
@@ -29,8 +27,7 @@ pub struct Report {
 }
 
 /// A column that became a metric.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = ReadMetricColumn)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReadColumn {
     /// As it is called in what was sent.
     pub column: String,
@@ -42,8 +39,7 @@ pub struct ReadColumn {
 }
 
 /// Values of a column that are not stored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = UnreadMetricColumn)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NotRead {
     pub column: String,
     pub why: String,
@@ -51,8 +47,7 @@ pub struct NotRead {
 }
 
 /// Two values for one metric at one time and step; the first was kept.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = MetricConflict)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conflict {
     pub metric: String,
     pub at: DateTime<Utc>,
@@ -63,8 +58,7 @@ pub struct Conflict {
 }
 
 /// Something that a reader should know.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = MetricsNote)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Note {
     pub rule: String,
     pub detail: String,
