@@ -234,8 +234,6 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
         Kind::Experiment => typed(json, Document::Experiment),
         Kind::Workload => typed(json, Document::Workload),
         Kind::Run => typed(json, Document::Run),
-        Kind::TrainingJob => (Some(Document::TrainingJob(json.clone())), Vec::new()),
-        Kind::Estimator => (Some(Document::Estimator(json.clone())), Vec::new()),
         Kind::InstanceProfile => {
             let instance_type = json
                 .get("instance_type")
@@ -254,6 +252,7 @@ pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind
             }
             (document, findings)
         }
+        foreign => (Some(Document::Foreign(foreign, json.clone())), Vec::new()),
     };
     if let Some(document) = &document {
         findings.extend(lint::document(document, prices));

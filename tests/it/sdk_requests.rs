@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price;
-use bakeoff_planner::lint::{self, Document};
+use bakeoff_planner::lint::{self, Document, Kind};
 use bakeoff_planner::render::body::body;
 use bakeoff_planner::render::estimator;
 use reqwest::StatusCode;
@@ -75,7 +75,7 @@ fn arguments(name: &str) -> Value {
 }
 
 fn rules(body: &Value) -> Vec<Finding> {
-    let findings = lint::document(&Document::TrainingJob(body.clone()), &price::shipped().0);
+    let findings = lint::document(&Document::Foreign(Kind::TrainingJob, body.clone()), &price::shipped().0);
     findings
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)

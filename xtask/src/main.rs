@@ -22,6 +22,7 @@ mod python;
 mod queries;
 mod road;
 mod rules;
+mod shapes;
 mod stack;
 mod storm;
 mod test;
@@ -69,6 +70,7 @@ cargo xtask COMMAND
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
   rules [--check]     write (or check) docs/lint-rules.md, the page of lint rules
+  shapes [--check]    write (or check) the shapes of AWS's requests that the linter reads, from the pinned botocore
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters
 ";
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Some("signals") => eval::signals(&flags),
         Some("fit") => eval::fit(&flags),
         Some("rules") => rules::run(&flags),
+        Some("shapes") => shapes::run(&flags),
         Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
         Some("test") => test::run(),

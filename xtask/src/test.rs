@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 
 use crate::process::{Scratch, build, cargo, lock, run as run_program};
-use crate::{deploy, mutants, openapi, python, queries, rules, storm};
+use crate::{deploy, mutants, openapi, python, queries, rules, shapes, storm};
 
 pub(crate) fn run() -> Result<(), String> {
     // A second run would replace programs that the first is about to start.
@@ -20,6 +20,8 @@ pub(crate) fn run() -> Result<(), String> {
     step("committed OpenAPI document");
     openapi::run(&["--check"])?;
     openapi::lint()?;
+    step("committed shapes of AWS's requests");
+    shapes::run(&["--check"])?;
     step("committed page of lint rules");
     rules::run(&["--check"])?;
     let scratch = Scratch::new("test")?;
@@ -44,8 +46,9 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// Independent clients, pinned, that the tests run against the region and the service.
-const CLIENTS: [&str; 7] = [
+pub(crate) const CLIENTS: [&str; 8] = [
     "boto3==1.44.5",
+    "botocore==1.44.8",
     "moto==5.2.5",
     "flask==3.1.3",
     "flask-cors==6.0.5",

@@ -34,6 +34,7 @@ pub mod webhook;
 /// data.
 pub fn read_embedded() {
     catalog::all();
+    catalog::regions::read_embedded();
     catalog::serving::Serving::Endpoint.types();
     money::price::catalog();
     diagnosis::signatures::all();

@@ -2,8 +2,10 @@
 //! never from the user. Prices are in [`crate::money::price`]: hardware does not change, prices do.
 
 pub mod cluster;
+pub mod hugging_face;
 pub mod model;
 pub mod processing;
+pub mod regions;
 pub mod serving;
 
 use std::sync::LazyLock;

@@ -22,6 +22,7 @@ use super::training::unknown_type;
 use crate::comparison;
 use crate::predict::fit::{self, Verdict};
 use crate::predict::{Calibration, Case, strategy};
+use crate::render::deepspeed::{DERIVED, is_auto};
 use crate::render::request::{self, deepspeed_json};
 use crate::setup::Setup;
 
@@ -291,21 +292,17 @@ fn precision(
 /// Checks the user's DeepSpeed settings against those derived from the profile.
 fn deepspeed(candidate: Candidate<'_>, at: &str, findings: &mut Vec<Finding>) {
     let profile = candidate.profile;
-    let owned = [
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "bf16",
-        "fp16",
-    ];
     let stage = profile
         .deepspeed
         .get("zero_optimization")
         .and_then(|zero| zero.get("stage"));
-    let keys = owned
-        .into_iter()
-        .filter(|key| profile.deepspeed.contains_key(*key))
-        .map(str::to_owned);
+    let is_set = |key: &&str| {
+        profile
+            .deepspeed
+            .get(*key)
+            .is_some_and(|value| !is_auto(value))
+    };
+    let keys = DERIVED.into_iter().filter(is_set).map(str::to_owned);
     for key in keys.chain(stage.map(|_| "zero_optimization/stage".to_owned())) {
         let pointer = format!("{at}/deepspeed/{key}");
         findings.push(

@@ -8,7 +8,8 @@ use bakeoff_domain::finding::{
 use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value, json};
 
-use super::job::{At, Group, Job, Origin, strings};
+use super::api::Call;
+use super::job::{At, Group, Job, Origin, registry_region, strings};
 use super::rules::found;
 use super::{shape, training};
 use crate::render::{body, estimator, sdk};
@@ -351,6 +352,9 @@ pub(super) fn job(document: &Value) -> Job {
     job.image = estimator::image(arguments)
         .and_then(|uri| sdk::image(&uri))
         .map(|image| At::new(image, place));
+    job.image_region = text("image_uri")
+        .and_then(registry_region)
+        .map(|region| (region.to_owned(), "/image_uri".to_owned()));
     job.compiler = arguments
         .get("compiler_config")
         .map(|_| "/compiler_config".to_owned());
@@ -497,7 +501,7 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
         return;
     };
     let mut refused = Vec::new();
-    shape::check(&body::body(&request), &mut refused);
+    shape::check(Call::TrainingJob, &body::body(&request), &mut refused);
     for mut finding in refused
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)

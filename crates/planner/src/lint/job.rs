@@ -122,6 +122,8 @@ pub(super) struct Job {
     pub(super) volume_gb: Option<At<u64>>,
     pub(super) volume_key: Option<String>,
     pub(super) image: Option<At<Image>>,
+    /// The region of the registry that the image is in, and the image's pointer.
+    pub(super) image_region: Option<(String, String)>,
     /// Every launcher that is requested for the script.
     pub(super) libraries: Vec<At<ParallelLibrary>>,
     pub(super) smp: Option<At<Map<String, Value>>>,
@@ -162,6 +164,7 @@ impl Job {
             volume_gb: None,
             volume_key: None,
             image: None,
+            image_region: None,
             libraries: Vec::new(),
             smp: None,
             has_mpi: false,
@@ -196,6 +199,11 @@ impl Job {
             counts.fold(0, u64::saturating_add)
         }
     }
+}
+
+/// The region of the registry that an image of ECR is in.
+pub(super) fn registry_region(image: &str) -> Option<&str> {
+    image.split_once(".dkr.ecr.")?.1.split('.').next()
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -252,6 +260,10 @@ pub(super) fn of_body(body: &Value) -> Job {
     job.volume_key = at(body, "/ResourceConfig/VolumeKmsKeyId", text).map(|key| key.pointer);
     job.image = at(body, "/AlgorithmSpecification/TrainingImage", |uri| {
         sdk::image(uri.as_str()?)
+    });
+    // A job runs where its image is: a body names no region.
+    job.region = at(body, "/AlgorithmSpecification/TrainingImage", |uri| {
+        registry_region(uri.as_str()?).map(str::to_owned)
     });
     observers_of_body(body, &mut job);
     job.retries = body
@@ -454,6 +466,8 @@ pub(super) fn of_candidate(
 
 fn of_workload(workload: &WorkloadSpec, job: &mut Job) {
     job.image = sdk::image(&workload.image).map(|image| At::new(image, "/workload/image"));
+    job.image_region = registry_region(&workload.image)
+        .map(|region| (region.to_owned(), "/workload/image".to_owned()));
     of_techniques(&workload.techniques, job);
     job.entry_point = workload
         .script

@@ -78,9 +78,24 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
     if kind.accelerator_count == 0 && matches!(job.origin, Origin::Candidate(_)) {
         return; // already reported for the type
     }
-    let or_else = match library.value.instance_types() {
-        Some(listed) => format!(", or choose one of {}", listed.join(", ")),
-        None => String::new(),
+    // What is refused is no way out.
+    let launches = matches!(
+        library.value,
+        ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed
+    );
+    let fix = match library.value.instance_types() {
+        Some(listed) if kind.accelerator_count > 0 => format!(
+            "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"), or choose one of {}",
+            listed.join(", ")
+        ),
+        None if kind.accelerator_count > 0 && !launches => {
+            "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\")".to_owned()
+        }
+        Some(listed) => format!("choose one of {}", listed.join(", ")),
+        None => format!(
+            "choose a type with GPUs or Trainium, or leave {} out: on CPUs the script runs without it",
+            called(library.value)
+        ),
     };
     findings.push(
         found("library-not-on-type", &library.pointer)
@@ -89,9 +104,7 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
                 called(library.value),
                 kind.instance_type
             ))
-            .fix(format!(
-                "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"){or_else}"
-            )),
+            .fix(fix),
     );
 }
 

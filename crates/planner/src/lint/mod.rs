@@ -2,13 +2,19 @@
 //! a source.
 //!
 //! [`rules`] holds the register of rules. A check is a function in [`request`] (an experiment as a
-//! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw CreateTrainingJob body),
-//! [`estimator`] (arguments of the SDK), or in [`training`] and [`libraries`], which see a training
-//! job whatever document it came from. Errors stop the request; refusals stop one candidate;
+//! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw body, by the API's own model in
+//! [`api`]), [`estimator`] and [`trainer`] (arguments of the SDK), or in [`training`] and [`libraries`],
+//! which see a training job whatever document it came from. [`bodies`] checks whatever AWS takes, also
+//! within the documents of [`documents`]; [`config_json`] reads other programs' configurations. Errors stop the request; refusals stop one candidate;
 //! warnings and notes accompany the plan.
 
+mod algorithms;
+mod api;
+mod bodies;
 mod candidate;
 mod claims;
+mod config_json;
+mod documents;
 mod estimator;
 mod job;
 mod kind;
@@ -19,7 +25,9 @@ mod request;
 pub mod rules;
 pub mod run;
 mod shape;
+mod trainer;
 mod training;
+mod variables;
 
 pub use self::kind::Kind;
 pub use self::quota::above_quota;
@@ -34,6 +42,7 @@ use bakeoff_domain::spec::run::RunSpec;
 use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
 use serde_json::Value;
 
+use self::api::Call;
 use crate::comparison;
 use crate::predict::{Calibration, forecast};
 
@@ -47,9 +56,9 @@ pub enum Document {
         spec: Box<ProfileSpec>,
         at: &'static str,
     },
-    TrainingJob(Value),
-    Estimator(Value),
     Run(Box<RunSpec>),
+    /// A document of somebody else's, of this kind.
+    Foreign(Kind, Value),
 }
 
 /// What a document is checked against, beyond its own content.
@@ -84,32 +93,49 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
         } => {
             candidate::profile(instance_type.as_deref(), spec, at, &mut findings);
         }
-        Document::TrainingJob(body) => {
-            shape::check(body, &mut findings);
-            training::preferences(body, &mut findings);
-            training::groups(body, &mut findings);
-            for key in ["TrainingJobName", "job_name", "job_name_prefix"] {
-                let name = body.get(key).and_then(Value::as_str).unwrap_or("");
-                training::fixed_name(name, &format!("/{key}"), &mut findings);
-            }
-            let job = job::of_body(body);
-            training::check(&job, &mut findings);
-            libraries::check(&job, &mut findings);
-        }
-        Document::Estimator(arguments) => {
-            estimator::check(arguments, &mut findings);
-            let job = estimator::job(arguments);
-            training::check(&job, &mut findings);
-            libraries::check(&job, &mut findings);
-            estimator::rendered(arguments, &mut findings);
-            claimed(arguments, known, &mut findings);
-        }
         Document::Run(spec) => {
             findings = run::check(spec);
             run::claimed(spec, known, &mut findings);
         }
+        Document::Foreign(kind, value) => foreign(*kind, value, known, &mut findings),
     }
     once(findings)
+}
+
+/// Checks a document that is none of our own types.
+fn foreign(kind: Kind, value: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
+    let body = |call, findings: &mut Vec<Finding>| {
+        let body = bodies::Body {
+            call,
+            value,
+            is_named_later: false,
+            is_loose: false,
+        };
+        bodies::check(body, findings);
+    };
+    match kind {
+        Kind::TrainingJob => body(Call::TrainingJob, findings),
+        Kind::TuningJob => body(Call::TuningJob, findings),
+        Kind::ProcessingJob => body(Call::ProcessingJob, findings),
+        Kind::TransformJob => body(Call::TransformJob, findings),
+        Kind::EndpointConfig => body(Call::EndpointConfig, findings),
+        Kind::SagemakerModel => body(Call::Model, findings),
+        Kind::PipelineDefinition => documents::pipeline(value, findings),
+        Kind::StateMachine => documents::state_machine(value, findings),
+        Kind::CloudformationTemplate => documents::template(value, findings),
+        Kind::ModelTrainer => trainer::check(value, findings),
+        Kind::ModelConfig => config_json::model(value, findings),
+        Kind::DeepspeedConfig => config_json::deepspeed(value, findings),
+        Kind::Estimator => {
+            estimator::check(value, findings);
+            let job = estimator::job(value);
+            training::check(&job, findings);
+            libraries::check(&job, findings);
+            estimator::rendered(value, findings);
+            claimed(value, known, findings);
+        }
+        Kind::Experiment | Kind::Workload | Kind::InstanceProfile | Kind::Run => {}
+    }
 }
 
 /// Checks the claims among an estimator's arguments.
@@ -291,7 +317,7 @@ pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<
 /// Reads the register of rules and compiles every pattern.
 pub(crate) fn read_embedded() {
     rules::all();
-    shape::compile();
+    api::compile();
     LazyLock::force(&request::ROLE);
 }
 

@@ -3,6 +3,7 @@
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::spec::{Candidate, ExperimentSpec};
 
+use super::api::Call;
 use super::shape;
 use crate::render::{body, request};
 
@@ -30,7 +31,7 @@ pub(super) fn check(spec: &ExperimentSpec, index: usize, findings: &mut Vec<Find
         let template = request::template(spec, whole, *option, 1);
         let request = request::for_attempt(&template, LONGEST_NAME, LONGEST_MARKER, LONGEST_MARKER);
         let mut refused = Vec::new();
-        shape::check(&body::body(&request), &mut refused);
+        shape::check(Call::TrainingJob, &body::body(&request), &mut refused);
         for mut finding in refused
             .into_iter()
             .filter(|finding| finding.severity >= Severity::Refused)

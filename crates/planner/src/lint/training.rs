@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType};
+use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType, regions};
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use serde_json::{Value, json};
 
-use super::job::{Group, Job, Member, Origin};
+use super::job::{At, Group, Job, Member, Origin};
 use super::rules::found;
 use crate::render::sdk;
 
@@ -155,6 +155,31 @@ fn clusters(job: &Job, findings: &mut Vec<Finding>) {
     if let Some(compiler) = job.compiler.as_ref().filter(|_| job.is_mixed) {
         findings.push(found("compiler-with-mixed-cluster", compiler.clone()));
     }
+    if let Some(region) = &job.region {
+        let groups = job.groups.iter().take(FINDINGS_MAX + 1);
+        findings
+            .extend(groups.filter_map(|group| not_in_region(&group.instance_type, &region.value)));
+    }
+    if let (Some(region), Some((of_image, pointer))) = (&job.region, &job.image_region)
+        && *of_image != region.value
+    {
+        findings.push(found("image-region", pointer).says(format!(
+            "the image is in {of_image}, and the job runs in {}",
+            region.value
+        )));
+    }
+}
+
+/// Reports a type that EC2 does not list in a region: SageMaker cannot have it there.
+fn not_in_region(instance_type: &At<String>, region: &str) -> Option<Finding> {
+    let regions = regions::of(&instance_type.value).filter(|all| !all.contains(&region))?;
+    let finding = found("type-not-in-region", &instance_type.pointer);
+    Some(finding.says(format!(
+        "EC2 listed no {} in {region} on {}; it did in {}",
+        instance_type.value,
+        regions::AS_OF,
+        regions.join(", ")
+    )))
 }
 
 /// Reports a name that is not in the catalog, with the nearest names.

@@ -140,8 +140,29 @@ pub fn configuration(
         let checkpoints = json!({"partition_activations": true, "cpu_checkpointing": true});
         all.insert("activation_checkpointing".into(), checkpoints);
     }
-    merge(&mut all, &profile.deepspeed);
+    merge(&mut all, &without_auto(&profile.deepspeed));
     all
+}
+
+/// Settings that follow from profile and workload.
+pub(crate) const DERIVED: [&str; 5] = [
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "bf16",
+    "fp16",
+];
+
+/// Whether DeepSpeed's caller is to fill a value in, as Hugging Face's Trainer and accelerate do.
+pub(crate) fn is_auto(value: &Value) -> bool {
+    value.get("enabled").unwrap_or(value).as_str() == Some("auto")
+}
+
+/// The settings without those that say that they are to be derived.
+fn without_auto(settings: &Map<String, Value>) -> Map<String, Value> {
+    let mut own = settings.clone();
+    own.retain(|key, value| !(DERIVED.contains(&key.as_str()) && is_auto(value)));
+    own
 }
 
 #[cfg(test)]
@@ -205,6 +226,33 @@ mod tests {
             rows += 1;
         }
         assert_eq!(rows, 200);
+    }
+
+    /// As in the file that Hugging Face's documentation starts from.
+    #[test]
+    fn auto_means_what_the_profile_says() {
+        let profile: ProfileSpec = serde_json::from_value(json!({
+            "micro_batch_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_stage": 3,
+            "deepspeed": {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
+                "fp16": {"enabled": "auto"}, "zero_optimization": {"reduce_bucket_size": "auto"}}
+        }))
+        .unwrap();
+        let made = Value::Object(configuration(&profile, Precision::Bf16, 64));
+        assert_eq!(
+            (
+                &made["train_batch_size"],
+                &made["train_micro_batch_size_per_gpu"]
+            ),
+            (&json!(64), &json!(2))
+        );
+        assert_eq!(
+            (&made["bf16"]["enabled"], made.get("fp16")),
+            (&json!(true), None)
+        );
+        assert_eq!(
+            made["zero_optimization"]["reduce_bucket_size"],
+            json!("auto")
+        );
     }
 
     #[test]

@@ -1,0 +1,352 @@
+//! A model's `config.json`, as Hugging Face's Transformers writes it, read into a [`ModelShape`]. Names and
+//! defaults follow the configuration classes of Transformers 4.57 (`configuration_<model>.py`).
+
+use serde_json::{Map, Value};
+
+use super::model::ModelShape;
+
+/// A shape that was read, and what a reader should know of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Read {
+    pub shape: ModelShape,
+    pub notes: Vec<String>,
+}
+
+const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+const HIDDEN: [&str; 4] = ["hidden_size", "n_embd", "d_model", "dim"];
+const HEADS: [&str; 4] = ["num_attention_heads", "n_head", "n_heads", "num_heads"];
+const KV_HEADS: [&str; 4] = [
+    "num_key_value_heads",
+    "n_head_kv",
+    "num_kv_heads",
+    "n_kv_heads",
+];
+const INTERMEDIATE: [&str; 6] = [
+    "intermediate_size",
+    "n_inner",
+    "ffn_hidden_size",
+    "ffn_dim",
+    "d_ff",
+    "d_inner",
+];
+const EXPERTS: [&str; 4] = [
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+];
+const PER_TOKEN: [&str; 4] = [
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_top_k",
+    "moe_topk",
+];
+const VOCABULARY: [&str; 2] = ["vocab_size", "padded_vocab_size"];
+const SEQUENCE: [&str; 5] = [
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "seq_length",
+];
+
+/// Families whose MLP is two matrices; all others have a gate.
+const PLAIN: [&str; 15] = [
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "gpt_bigcode",
+    "codegen",
+    "opt",
+    "bloom",
+    "mpt",
+    "falcon",
+    "phi",
+    "starcoder2",
+    "persimmon",
+    "nemotron",
+    "xglm",
+];
+/// Families that share input and output embeddings unless they say otherwise.
+const TIED: [&str; 16] = [
+    "gpt2",
+    "gpt_neo",
+    "gpt_bigcode",
+    "opt",
+    "bloom",
+    "mpt",
+    "falcon",
+    "starcoder2",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "cohere",
+    "cohere2",
+    "xglm",
+    "ctrl",
+];
+/// Families that are no decoders.
+const OTHERS: [&str; 24] = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "deberta",
+    "deberta-v2",
+    "electra",
+    "modernbert",
+    "t5",
+    "mt5",
+    "bart",
+    "mbart",
+    "pegasus",
+    "whisper",
+    "vit",
+    "swin",
+    "clip",
+    "wav2vec2",
+    "hubert",
+    "m2m_100",
+    "marian",
+    "longt5",
+    "umt5",
+];
+
+/// Whether an object looks like a `config.json`: it has at least two of its names.
+pub fn is_config(config: &Value) -> bool {
+    let Some(entries) = config.as_object() else {
+        return false;
+    };
+    let names = [
+        "architectures",
+        "model_type",
+        "transformers_version",
+        "text_config",
+    ];
+    let own = [
+        &LAYERS[..2],
+        &HIDDEN[..2],
+        &HEADS[..2],
+        &VOCABULARY[..1],
+        &names,
+    ]
+    .concat();
+    own.iter()
+        .filter(|name| entries.contains_key(**name))
+        .count()
+        >= 2
+}
+
+fn number(config: &Map<String, Value>, names: &[&str]) -> Option<u32> {
+    let mut found = names.iter().filter_map(|name| config.get(*name)?.as_u64());
+    found.next().and_then(|number| u32::try_from(number).ok())
+}
+
+/// Reads the shape of a decoder; an error says why it is none that can be described, and what to do.
+///
+/// # Errors
+/// If the model is no decoder, or one that layers alone do not describe.
+pub fn shape(config: &Value) -> Result<Read, String> {
+    let whole = config.as_object().ok_or("a config.json is an object")?;
+    let inner = whole.get("text_config").and_then(Value::as_object);
+    let mut notes = Vec::new();
+    if inner.is_some() {
+        notes.push("only its language model (text_config) is read: the encoder of images or sound is not counted".to_owned());
+    }
+    let config = inner.unwrap_or(whole);
+    let family = config
+        .get("model_type")
+        .or_else(|| whole.get("model_type"))
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    decoder(config, family)?;
+    let needs =
+        |names: &[&str]| number(config, names).ok_or_else(|| format!("it has no {}", names[0]));
+    let (layers, hidden, heads) = (needs(&LAYERS)?, needs(&HIDDEN)?, needs(&HEADS)?);
+    let mut shape = ModelShape {
+        layers,
+        hidden,
+        heads,
+        vocabulary: needs(&VOCABULARY)?,
+        kv_heads: one_kv_head(config, family).or_else(|| number(config, &KV_HEADS)),
+        head_dim: number(config, &["head_dim"])
+            .filter(|width| width.checked_mul(heads) != Some(hidden)),
+        tied_embeddings: config
+            .get("tie_word_embeddings")
+            .or_else(|| whole.get("tie_word_embeddings"))
+            .and_then(Value::as_bool)
+            .unwrap_or(TIED.contains(&family)),
+        ..ModelShape::default()
+    };
+    mlp(config, family, &mut shape);
+    experts(config, &mut shape, &mut notes);
+    shape.sequence_length = number(config, &SEQUENCE).unwrap_or(0);
+    notes.push(if shape.sequence_length == 0 {
+        "it names no length of sequences: set sequence_length to the one that you train with".to_owned()
+    } else {
+        format!(
+            "sequence_length is {}, the longest that the model takes: set the one that you train with",
+            shape.sequence_length
+        )
+    });
+    Ok(Read { shape, notes })
+}
+
+/// Whether layers describe the model.
+fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
+    let is_two_part = config.get("is_encoder_decoder") == Some(&Value::Bool(true));
+    if is_two_part || OTHERS.contains(&family) {
+        return Err(format!(
+            "{} is no decoder: describe it by \"total_parameters\" alone, and it is measured and compared; nothing is predicted for it",
+            if family.is_empty() {
+                "an encoder-decoder"
+            } else {
+                family
+            }
+        ));
+    }
+    if config.contains_key("kv_lora_rank") {
+        return Err(format!(
+            "{family} has latent attention (kv_lora_rank), which layers and heads do not describe: give \"total_parameters\" alone"
+        ));
+    }
+    let has_state = ["state_size", "mamba_d_state", "ssm_cfg", "mamba_num_heads"];
+    if has_state.iter().any(|name| config.contains_key(*name)) {
+        return Err(format!(
+            "{family} has state-space layers, which are not described here: give \"total_parameters\" alone"
+        ));
+    }
+    Ok(())
+}
+
+/// Falcon's and StarCoder's way to say that all heads share one key and value; it goes before a number of
+/// heads, which Falcon uses in its newer architecture only.
+fn one_kv_head(config: &Map<String, Value>, family: &str) -> Option<u32> {
+    let is_on = |name: &str| config.get(name).and_then(Value::as_bool);
+    let is_shared = is_on("multi_query").unwrap_or(family == "gpt_bigcode");
+    (is_shared && is_on("new_decoder_architecture") != Some(true)).then_some(1)
+}
+
+fn mlp(config: &Map<String, Value>, family: &str, shape: &mut ModelShape) {
+    let of_expert = number(config, &["moe_intermediate_size"]);
+    let has_experts = number(config, &EXPERTS).is_some_and(|count| count > 1);
+    let width = of_expert
+        .filter(|_| has_experts)
+        .or_else(|| number(config, &INTERMEDIATE));
+    let is_four_wide = width.is_none_or(|width| shape.hidden.checked_mul(4) == Some(width));
+    if PLAIN.contains(&family) {
+        // GPT-2's way is the default of a shape.
+        if !is_four_wide || shape.kv_heads.is_some_and(|heads| heads != shape.heads) {
+            shape.intermediate = width.or_else(|| shape.hidden.checked_mul(4));
+            shape.gated_mlp = Some(false);
+        }
+    } else {
+        shape.intermediate = width.or_else(|| shape.hidden.checked_mul(4));
+        shape.gated_mlp = Some(true);
+    }
+}
+
+fn experts(config: &Map<String, Value>, shape: &mut ModelShape, notes: &mut Vec<String>) {
+    let Some(experts) = number(config, &EXPERTS).filter(|count| *count > 1) else {
+        return;
+    };
+    let mut per_token = number(config, &PER_TOKEN).unwrap_or(2);
+    let mut held = experts;
+    // A shared expert is one that every token passes through, beside those that it is sent to.
+    let shared = number(config, &["n_shared_experts", "num_shared_experts"]).or_else(|| {
+        let width = number(config, &["shared_expert_intermediate_size"])?;
+        width.checked_div(shape.intermediate?)
+    });
+    if let Some(shared) = shared {
+        held = held.saturating_add(shared);
+        per_token = per_token.saturating_add(shared);
+        if shared > 0 {
+            notes.push(format!("{shared} shared expert(s) are counted among the experts and among those of each token"));
+        }
+    }
+    if number(config, &["first_k_dense_replace"]).is_some_and(|dense| dense > 0) {
+        notes.push("its first layers have no experts, and are counted as if they had".to_owned());
+    }
+    shape.experts = Some(held);
+    shape.experts_per_token = Some(per_token);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_mixture_of_experts_is_read() {
+        let read = shape(&json!({
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+            "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+            "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151_936,
+            "max_position_embeddings": 40_960, "tie_word_embeddings": false
+        }))
+        .unwrap();
+        // Qwen3-30B-A3B: 30.5 billion parameters, 3.3 of them for each token.
+        let billions = read.shape.parameters() / 1e9;
+        assert!((billions / 30.53 - 1.0).abs() < 0.01, "{billions}");
+        let active = read.shape.active_parameters() / 1e9;
+        assert!((active / 3.35 - 1.0).abs() < 0.03, "{active}");
+        assert_eq!(read.shape.sequence_length, 40_960);
+    }
+
+    #[test]
+    fn what_layers_do_not_describe_is_said() {
+        for (config, why) in [
+            (
+                json!({"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12}),
+                "no decoder",
+            ),
+            (
+                json!({"model_type": "deepseek_v3", "hidden_size": 7168, "kv_lora_rank": 512}),
+                "latent attention",
+            ),
+            (
+                json!({"model_type": "llama", "hidden_size": 7168}),
+                "num_hidden_layers",
+            ),
+        ] {
+            let error = shape(&config).unwrap_err();
+            assert!(error.contains(why), "{error}");
+            assert!(is_config(&config));
+        }
+        assert!(!is_config(&json!({"layers": 28, "hidden": 3584})));
+    }
+
+    /// Parameters as the checkpoints have them.
+    #[test]
+    fn published_configurations_have_their_parameters() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../shared/data/hf_shapes.json"
+        );
+        let Ok(text) = std::fs::read_to_string(file) else {
+            eprintln!("skipped: no reference data");
+            return;
+        };
+        let all: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        let mut wrong = Vec::new();
+        for (name, one) in &all {
+            match (shape(&one["config"]), one["parameters"].as_f64()) {
+                (Ok(read), Some(parameters)) => {
+                    let off = read.shape.parameters() / parameters - 1.0;
+                    if off.abs() > 0.01 {
+                        wrong.push(format!("{name}: {:.1} %", off * 100.0));
+                    }
+                }
+                (Err(why), _) if !why.contains("no decoder") => {
+                    wrong.push(format!("{name}: {why}"))
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(wrong, Vec::<String>::new());
+    }
+}
