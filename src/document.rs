@@ -1,34 +1,37 @@
 //! Parses documents: JSON into a type, reporting everything that does not fit as findings with
 //! pointers. Used by handlers and by the command line; the linter checks the values themselves.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+mod schemas;
 
-use bakeoff_domain::finding::{Finding, capped, escaped, nearest};
+use std::borrow::Cow;
+
+use bakeoff_domain::catalog::hugging_face;
+use bakeoff_domain::finding::{Finding, capped};
+use bakeoff_domain::measure::definitions;
 use bakeoff_domain::money::price::Price;
 use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::lint::{self, Document, Kind};
 use serde::de::DeserializeOwned;
-use serde_ignored::Path as Ignored;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use self::schemas::Schemas;
 
 /// Maximum number of unknown fields reported: finding suggestions for each takes time.
 const UNKNOWN_MAX: usize = 20;
-/// Maximum number of missing fields reported.
-const MISSING_MAX: usize = 50;
 
 /// Returns the value, or the finding that prevents parsing it; and the other findings: unknown
 /// fields, and further missing ones.
 pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>, Vec<Finding>) {
     let schemas = Schemas::of::<T>();
     let mut unknown = Vec::new();
+    let json = &*completed(json, &mut unknown);
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(json, &mut track);
     let mut more = 0_usize;
     let parsed = serde_ignored::deserialize(deserializer, |path| {
         if unknown.len() < UNKNOWN_MAX {
-            unknown.push(schemas.unknown_field(&path));
+            unknown.push(schemas.unknown_field(json, &path));
         } else {
             more += 1;
         }
@@ -39,19 +42,100 @@ pub fn read<T: DeserializeOwned + ToSchema>(json: &Value) -> (Result<T, Finding>
     let parsed = parsed.map_err(|error: serde_json::Error| {
         found("type", reached(&track.path())).says(error.to_string())
     });
+    let root = schemas.named(&T::name());
+    let parsed = parsed.map_err(|first| match first.message.split('`').nth(1) {
+        Some(name) if first.message.starts_with("missing field") => {
+            schemas.missing(schemas.at(root, &first.pointer), &first.pointer, name)
+        }
+        _ => first,
+    });
     // serde reports only the first missing field.
     if let Err(first) = &parsed
         && first.message.starts_with("missing field")
     {
         let mut missing = Vec::new();
-        schemas.find_missing(schemas.named(&T::name()), json, String::new(), &mut missing);
+        schemas.find_missing(root, json, String::new(), &mut missing);
         unknown.extend(
             missing
                 .into_iter()
-                .filter(|one| (&one.pointer, &one.message) != (&first.pointer, &first.message)),
+                .filter(|one| one.pointer != first.pointer),
         );
     }
     (parsed, unknown)
+}
+
+/// Where a document may have a model.
+const MODELS: [&str; 2] = ["/model", "/workload/model"];
+
+/// The document as it is meant. A workload without metrics gets those that its image or script is known to
+/// print. A model that is given as Hugging Face's `config.json` is put in our own fields; one that cannot be
+/// described so is said, and left as it is; so is one without the length of its sequences, of which the
+/// configuration has only the longest.
+fn completed<'a>(json: &'a Value, findings: &mut Vec<Finding>) -> Cow<'a, Value> {
+    let mut read = Cow::Borrowed(json);
+    for at in ["", "/workload"] {
+        if let Some(set) = json.pointer(at).and_then(metrics_of)
+            && let Some(Value::Object(workload)) = read.to_mut().pointer_mut(at)
+        {
+            workload.insert("metrics".to_owned(), set.into());
+        }
+    }
+    for at in MODELS {
+        let Some(config) = json.pointer(at).filter(|model| is_config(model)) else {
+            continue;
+        };
+        match hugging_face::shape(config) {
+            Ok(_) if config.get("sequence_length").is_none() => findings.push(
+                found("type", format!("{at}/sequence_length"))
+                    .says("config.json has the longest sequence of the model, not the one that you train with")
+                    .fix("add \"sequence_length\" beside the configuration's own members, 2048 for example"),
+            ),
+            Ok(model) => {
+                let shape = serde_json::to_value(&model.shape).unwrap_or_default();
+                if let Some(place) = read.to_mut().pointer_mut(at) {
+                    *place = shape;
+                }
+            }
+            Err(why) => findings.push(found("model-shape", at).says(why)),
+        }
+    }
+    read
+}
+
+/// The metrics that a workload without any is known to print.
+fn metrics_of(workload: &Value) -> Option<&'static str> {
+    let image = workload.get("image")?.as_str()?;
+    // Only workloads have both an image and what they train.
+    if workload.get("metrics").is_some() || workload.get("trial_tokens").is_none() {
+        return None;
+    }
+    let script = workload
+        .pointer("/script/entry_point")
+        .and_then(Value::as_str);
+    let started = workload
+        .get("container_entrypoint")
+        .and_then(Value::as_array);
+    let words = started.into_iter().flatten().filter_map(Value::as_str);
+    definitions::chosen_by(image, script.into_iter().chain(words)).map(|set| set.id.as_str())
+}
+
+/// What each model that is given as a `config.json` is read as.
+fn models_read(json: &Value) -> impl Iterator<Item = Finding> {
+    MODELS.iter().filter_map(|at| {
+        let config = json.pointer(at).filter(|model| is_config(model))?;
+        let read = hugging_face::shape(config).ok()?;
+        let shape = serde_json::to_string(&read.shape).unwrap_or_default();
+        let notes = read.notes.join("; ");
+        let finding = found("model-config", *at).fix("nothing, unless a figure is wrong");
+        Some(finding.says(format!(
+            "Hugging Face's config.json is read as {shape}. {notes}"
+        )))
+    })
+}
+
+/// Whether a model is given as Hugging Face gives it, and not in our own fields.
+fn is_config(model: &Value) -> bool {
+    hugging_face::is_config(model) && model.get("layers").is_none() && model.get("hidden").is_none()
 }
 
 /// Where parsing stopped, as a JSON pointer.
@@ -67,156 +151,13 @@ fn reached(path: &serde_path_to_error::Path) -> String {
     })
 }
 
-fn pointer(path: &Ignored<'_>) -> String {
-    match path {
-        Ignored::Root => String::new(),
-        Ignored::Seq { parent, index } => format!("{}/{index}", pointer(parent)),
-        Ignored::Map { parent, key } => format!("{}/{}", pointer(parent), escaped(key)),
-        Ignored::Some { parent }
-        | Ignored::NewtypeStruct { parent }
-        | Ignored::NewtypeVariant { parent } => pointer(parent),
-    }
-}
-
-/// What a JSON pointer names: all after its last slash.
-fn last_member(pointer: &str) -> &str {
-    pointer.rsplit_once('/').map_or(pointer, |(_, last)| last)
-}
-
-/// The schemas of a document type and of the types it uses, as the API describes them.
-struct Schemas {
-    by_name: Map<String, Value>,
-    /// Every property name, for "did you mean" suggestions.
-    fields: Vec<String>,
-}
-
-impl Schemas {
-    /// Computed once per type: for a big type it takes milliseconds.
-    fn of<T: ToSchema>() -> Arc<Self> {
-        static KNOWN: Mutex<BTreeMap<String, Arc<Schemas>>> = Mutex::new(BTreeMap::new());
-        let name = T::name().into_owned();
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let schemas = known
-            .entry(name.clone())
-            .or_insert_with(|| Arc::new(Self::describe::<T>(name)));
-        Arc::clone(schemas)
-    }
-
-    fn describe<T: ToSchema>(name: String) -> Self {
-        let mut all = vec![(name, T::schema())];
-        T::schemas(&mut all);
-        let by_name: Map<String, Value> = all
-            .into_iter()
-            .map(|(name, schema)| (name, serde_json::json!(schema)))
-            .collect();
-        let properties = by_name
-            .values()
-            .filter_map(|schema| schema.get("properties")?.as_object())
-            .flatten();
-        let fields = properties.map(|(name, _)| name.clone()).collect();
-        Self { by_name, fields }
-    }
-
-    /// The named schema; null if the type is not part of the document.
-    fn named(&self, name: &str) -> &Value {
-        self.by_name.get(name).unwrap_or(&Value::Null)
-    }
-
-    /// Finds required fields that a document lacks, at every depth.
-    fn find_missing(
-        &self,
-        schema: &Value,
-        json: &Value,
-        pointer: String,
-        missing: &mut Vec<Finding>,
-    ) {
-        if missing.len() >= MISSING_MAX {
-            return;
-        }
-        if let Some(name) = schema["$ref"].as_str() {
-            return self.find_missing(self.named(last_member(name)), json, pointer, missing);
-        }
-        if let Some(parts) = schema["allOf"].as_array() {
-            return parts
-                .iter()
-                .for_each(|part| self.find_missing(part, json, pointer.clone(), missing));
-        }
-        // Leave a choice between alternatives to serde, unless all others are null: then the field
-        // is merely optional, and is checked here.
-        let choices = schema["oneOf"].as_array().into_iter().flatten();
-        if let [one] = choices
-            .filter(|choice| choice["type"] != "null")
-            .collect::<Vec<_>>()
-            .as_slice()
-        {
-            return self.find_missing(one, json, pointer, missing);
-        }
-        match json {
-            Value::Object(members) => {
-                let required = schema["required"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str);
-                let absent = required.filter(|name| !members.contains_key(*name));
-                missing.extend(absent.map(|name| {
-                    found("type", pointer.clone()).says(format!("missing field `{name}`"))
-                }));
-                for (name, member) in members {
-                    let below = schema["properties"]
-                        .get(name)
-                        .unwrap_or(&schema["additionalProperties"]);
-                    self.find_missing(
-                        below,
-                        member,
-                        format!("{pointer}/{}", escaped(name)),
-                        missing,
-                    );
-                }
-            }
-            Value::Array(items) => {
-                for (place, item) in items.iter().enumerate() {
-                    self.find_missing(
-                        &schema["items"],
-                        item,
-                        format!("{pointer}/{place}"),
-                        missing,
-                    );
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
-
-    fn unknown_field(&self, place: &Ignored<'_>) -> Finding {
-        let pointer = pointer(place);
-        let name = last_member(&pointer).to_owned();
-        // Do not suggest the name itself, which may be a field elsewhere.
-        let near = nearest(
-            &name,
-            self.fields
-                .iter()
-                .map(String::as_str)
-                .filter(|field| *field != name),
-            2,
-        );
-        let fix = if near.is_empty() {
-            "remove it".to_owned()
-        } else {
-            format!("did you mean {}?", near.join(" or "))
-        };
-        found("unknown-field", pointer)
-            .says(format!("unknown field `{name}`"))
-            .fix(fix)
-    }
-}
-
 /// Parses a document of one of our own types as far as possible.
 fn typed<T: DeserializeOwned + ToSchema>(
     json: &Value,
     wrap: impl Fn(Box<T>) -> Document,
 ) -> (Option<Document>, Vec<Finding>) {
     let (value, mut findings) = read::<T>(json);
+    findings.extend(models_read(json));
     match value {
         Ok(value) => (Some(wrap(Box::new(value))), findings),
         Err(error) => {
@@ -229,7 +170,7 @@ fn typed<T: DeserializeOwned + ToSchema>(
 /// Checks a document of any kind: returns the kind it was treated as, and all findings. `None` if
 /// the kind cannot be determined.
 pub fn check(json: &Value, kind: Option<Kind>, prices: &[Price]) -> Option<(Kind, Vec<Finding>)> {
-    let kind = kind.or_else(|| Kind::of(json))?;
+    let kind = kind.or_else(|| lint::kind_of(json))?;
     let (document, mut findings) = match kind {
         Kind::Experiment => typed(json, Document::Experiment),
         Kind::Workload => typed(json, Document::Workload),
@@ -354,6 +295,99 @@ mod tests {
     }
 
     #[test]
+    fn a_model_may_be_given_as_its_configuration() {
+        let config = json!({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048, "tie_word_embeddings": false});
+        let run = |model: &Value| json!({"name": "x", "hardware": "8 x A100", "accelerator_count": 8, "model": model});
+        let (parsed, findings) = read::<bakeoff_domain::spec::run::RunSpec>(&run(&config));
+        assert_eq!(
+            findings[0].pointer, "/model/sequence_length",
+            "{findings:?}"
+        );
+        drop(parsed);
+        let mut whole = config;
+        whole["sequence_length"] = json!(1024);
+        let (parsed, findings) = read::<bakeoff_domain::spec::run::RunSpec>(&run(&whole));
+        assert_eq!(findings, []);
+        let model = parsed.unwrap().model.unwrap();
+        assert_eq!((model.layers, model.sequence_length), (32, 1024));
+        let (_, told) = check(&run(&whole), Some(Kind::Run), &[]).unwrap();
+        assert!(
+            told.iter().any(|one| one.rule == "model-config"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn metrics_are_named_or_chosen_by_what_prints_them() {
+        use bakeoff_domain::spec::WorkloadSpec;
+        let mut workload = bakeoff_planner::lint::rules::example(Kind::Workload);
+        let names = |workload: &Value| -> Vec<String> {
+            let (parsed, unknown) = read::<WorkloadSpec>(workload);
+            assert_eq!(unknown, []);
+            parsed
+                .unwrap()
+                .metrics
+                .into_iter()
+                .map(|one| one.name)
+                .collect()
+        };
+        workload["metrics"] = json!("torchtune");
+        assert_eq!(
+            names(&workload),
+            [
+                "step",
+                "train_loss",
+                "tokens_per_second_per_device",
+                "learning_rate"
+            ]
+        );
+        workload["metrics"] = json!("torchtitain");
+        let (parsed, _) = read::<WorkloadSpec>(&workload);
+        let finding = parsed.unwrap_err();
+        assert_eq!(finding.pointer, "/metrics");
+        assert!(
+            finding.message.contains("torchtitan, torchtune"),
+            "{finding:?}"
+        );
+        // Without any, by the image.
+        workload.as_object_mut().unwrap().remove("metrics");
+        assert_eq!(names(&workload), Vec::<String>::new());
+        workload["image"] = json!(
+            "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.5.1-transformers4.49.0-gpu-py311-cu124-ubuntu22.04"
+        );
+        assert!(names(&workload).contains(&"validation_loss".to_owned()));
+        let (_, told) = check(&workload, Some(Kind::Workload), &[]).unwrap();
+        assert!(
+            told.iter().any(|one| one.rule == "metrics-of-framework"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn what_others_call_a_field_is_renamed() {
+        let profile = json!({"instance_type": "ml.p4d.24xlarge", "gpu_count": 8, "gpu_memory": "40GB", "batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4, "deepspeed_config": "p4d_deepspeed_config.json"});
+        assert_eq!(lint::kind_of(&profile), Some(Kind::InstanceProfile));
+        let fixed = apply_fixes(&profile, Kind::InstanceProfile, &[]);
+        assert_eq!(
+            (&fixed["micro_batch_per_gpu"], fixed.get("gpu_count")),
+            (&json!(2), None),
+            "{fixed}"
+        );
+        // A file's name is no configuration: what to do is said, and nothing is done.
+        let (_, left) = check(&fixed, Some(Kind::InstanceProfile), &[]).unwrap();
+        let finding = left
+            .iter()
+            .find(|one| one.pointer == "/deepspeed_config")
+            .unwrap();
+        assert!(
+            finding.fix.contains("put the settings of that file"),
+            "{finding:?}"
+        );
+    }
+
+    #[test]
     fn all_missing_fields_are_named_at_once() {
         let half = json!({"name": "x", "workload": {"name": "y", "model": {}, "channels": [{"name": "train"}]}, "candidates": [{}]});
         let (parsed, others) = read::<bakeoff_domain::spec::ExperimentSpec>(&half);
@@ -364,8 +398,8 @@ mod tests {
             .collect();
         all.sort();
         let expected = [
-            " missing field `budget_usd`",
-            "/candidates/0 missing field `instance_type`",
+            "/budget_usd missing field `budget_usd`",
+            "/candidates/0/instance_type missing field `instance_type`",
         ];
         assert!(
             expected
@@ -375,12 +409,12 @@ mod tests {
         );
         assert!(
             all.iter()
-                .any(|one| one == "/workload missing field `image`"),
+                .any(|one| one == "/workload/image missing field `image`"),
             "{all:#?}"
         );
         assert!(
             all.iter()
-                .any(|one| one == "/workload/channels/0 missing field `s3_uri`"),
+                .any(|one| one == "/workload/channels/0/s3_uri missing field `s3_uri`"),
             "{all:#?}"
         );
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();

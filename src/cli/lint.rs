@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_planner::lint::Kind;
-use bakeoff_planner::render::{body, estimator};
+use bakeoff_planner::render::estimator;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -18,19 +18,20 @@ use crate::document;
 
 #[derive(Debug, Args)]
 pub(super) struct LintOptions {
-    /// Experiments, workloads, profiles, external runs, CreateTrainingJob bodies, or arguments of
-    /// the SDK's estimators, as JSON.
+    /// JSON documents: experiments, workloads, profiles and external runs; bodies of SageMaker's training,
+    /// tuning, processing and transform jobs, models and endpoint configurations; arguments of the SDK's
+    /// estimators and of its ModelTrainer; pipeline definitions, state machines and CloudFormation
+    /// templates; a model's config.json; a DeepSpeed configuration.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Kind of the documents, if their fields do not reveal it: experiment, workload,
-    /// instance_profile, training_job, estimator, run.
+    /// Kind of the documents, if their members do not reveal it: training_job, estimator, ….
     #[arg(long, value_parser = kind)]
     kind: Option<Kind>,
     /// Apply the automatic fixes and write each file back.
     #[arg(long)]
     fix: bool,
-    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, without
-    /// checking anything.
+    /// Print the CreateTrainingJob body that the SDK sends for an estimator's arguments, with the defaults
+    /// that it fills in, without checking anything.
     #[arg(long, conflicts_with = "fix")]
     request: bool,
     /// Print the findings as JSON.
@@ -70,9 +71,10 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
     for file in &options.files {
         let mut value = read(file)?;
         if options.request {
-            let request = estimator::request(&value)
+            let stamp = real_now().format("%Y-%m-%d-%H-%M-%S-%3f").to_string();
+            let body = estimator::body(&value, &stamp)
                 .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
-            println!("{}", serde_json::to_string_pretty(&body::body(&request))?);
+            println!("{}", serde_json::to_string_pretty(&body)?);
             continue;
         }
         let region = value
@@ -83,8 +85,9 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
         let prices = shipped_prices(&region);
         let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
             bail!(
-                "{}: cannot tell what kind of document this is; name it with --kind",
-                file.display()
+                "{}: cannot tell what kind of document this is. If it is one of these, name it with --kind: {}",
+                file.display(),
+                Kind::ALL.map(Kind::as_str).join(", ")
             );
         };
         let before = findings.len();
@@ -117,7 +120,7 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
 }
 
 fn show(file: &Path, kind: Kind, findings: &[Finding], before: usize) {
-    let kind = kind.as_str().replace('_', " ");
+    let kind = kind.in_words();
     let fixed = before.saturating_sub(findings.len());
     let fixed = if fixed > 0 {
         format!(", {fixed} fixed")

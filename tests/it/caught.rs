@@ -226,6 +226,9 @@ async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool)
     assert!(test.calls("ListTrainingJobs").await >= 4, "it was seen");
     assert_eq!(number(&pool, "SELECT count(*) FROM orphaned_jobs").await, 0);
     assert_eq!(number(&pool, "SELECT count(*) FROM ledger").await, 0);
+    // Nor is it called one of ours that nobody knows.
+    let alarms = "SELECT count(*) FROM events WHERE kind = 'trial.unknown_job'";
+    assert_eq!(number(&pool, alarms).await, 0);
 }
 
 #[sqlx::test(migrations = false)]

@@ -2,8 +2,8 @@
 //! format.
 
 use bakeoff::api::comparison::{ComparisonTable, RowKind};
-use bakeoff::api::runs::RunView;
 use bakeoff::api::pushed::Pushed;
+use bakeoff::api::runs::RunView;
 use bakeoff::api::series::MetricSeries;
 use bakeoff_domain::measure::metric::Source;
 use bakeoff_domain::spec::expectation::Verdict;

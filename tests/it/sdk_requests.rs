@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price;
 use bakeoff_planner::lint::{self, Document, Kind};
-use bakeoff_planner::render::body::body;
 use bakeoff_planner::render::estimator;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -75,7 +74,10 @@ fn arguments(name: &str) -> Value {
 }
 
 fn rules(body: &Value) -> Vec<Finding> {
-    let findings = lint::document(&Document::Foreign(Kind::TrainingJob, body.clone()), &price::shipped().0);
+    let findings = lint::document(
+        &Document::Foreign(Kind::TrainingJob, body.clone()),
+        &price::shipped().0,
+    );
     findings
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)
@@ -143,7 +145,7 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
         LEGAL.len() + AGAINST_POLICY.len() + ILLEGAL.len() + REWRITTEN.len()
     );
     for name in LEGAL.into_iter().chain(REWRITTEN) {
-        let rendered = body(&estimator::request(&arguments(name)).unwrap());
+        let rendered = estimator::body(&arguments(name), "1").unwrap();
         assert_eq!(
             opened(rendered.clone()),
             opened(all[name].clone()),
@@ -157,12 +159,12 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
         let (status, text) = create(&sim, &rendered).await;
         assert_eq!(status, StatusCode::OK, "{name}: {text}");
     }
-    let rendered = body(&estimator::request(&arguments("keepalive-spot")).unwrap());
+    let rendered = estimator::body(&arguments("keepalive-spot"), "1").unwrap();
     assert_eq!(rendered, all["keepalive-spot"]);
     for name in ["spot-nomaxwait", "spot-maxwait-lt"] {
-        let rendered = estimator::request(&arguments(name));
+        let rendered = estimator::body(&arguments(name), "1");
         assert_eq!(rendered.is_err(), name == "spot-nomaxwait", "{rendered:?}");
-        assert!(rendered.is_err() || body(&rendered.unwrap()) == all[name]);
+        assert!(rendered.is_err() || rendered.unwrap() == all[name]);
     }
     for (name, rule) in ILLEGAL {
         let found: Vec<String> = rules(&all[name])
@@ -186,7 +188,7 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
         assert_eq!(status, StatusCode::OK, "{name}: {text}");
         if name.starts_with("smddp") {
             assert_eq!(
-                body(&estimator::request(&arguments(name)).unwrap()),
+                estimator::body(&arguments(name), "1").unwrap(),
                 all[name],
                 "{name}"
             );

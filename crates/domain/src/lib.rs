@@ -39,4 +39,5 @@ pub fn read_embedded() {
     money::price::catalog();
     diagnosis::signatures::all();
     measure::samples::read_embedded();
+    measure::definitions::read_embedded();
 }

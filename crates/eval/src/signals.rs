@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod failures;
+mod jobs;
 mod metrics;
 
 use std::path::Path;
@@ -10,21 +11,18 @@ use serde_json::{Map, Value, json};
 
 /// Judges every part whose inputs are in the folder.
 pub(crate) fn judge(data: &Path) -> Result<Value, String> {
-    let mut parts = Map::new();
-    let failures = failures::judge(&data.join("failures.json"))?;
-    parts.insert(
-        "failures".to_owned(),
-        failures.unwrap_or_else(|| json!(super::SKIPPED)),
-    );
-    let checkpoints = checkpoints::judge(&data.join("checkpoints.json"))?;
-    parts.insert(
-        "checkpoints".to_owned(),
-        checkpoints.unwrap_or_else(|| json!(super::SKIPPED)),
-    );
-    let metrics = metrics::judge(&data.join("metrics"))?;
-    parts.insert(
-        "metrics".to_owned(),
-        metrics.unwrap_or_else(|| json!(super::SKIPPED)),
-    );
-    Ok(Value::Object(parts))
+    let found = [
+        ("failures", failures::judge(&data.join("failures.json"))?),
+        (
+            "checkpoints",
+            checkpoints::judge(&data.join("checkpoints.json"))?,
+        ),
+        ("metrics", metrics::judge(&data.join("metrics"))?),
+        ("jobs", jobs::judge(&data.join("jobs"))?),
+    ];
+    let parts = found.map(|(part, found)| {
+        let found = found.unwrap_or_else(|| json!(super::SKIPPED));
+        (part.to_owned(), found)
+    });
+    Ok(Value::Object(Map::from_iter(parts)))
 }

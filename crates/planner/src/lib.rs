@@ -19,4 +19,5 @@ pub fn read_embedded() {
     predict::fit::Coefficients::shipped();
     predict::Model::shipped();
     lint::read_embedded();
+    render::estimator::read_embedded();
 }

@@ -33,6 +33,12 @@ pub enum Meaning {
     SamplesPerSecond,
     /// Optimiser steps per second.
     StepsPerSecond,
+    /// Tokens trained per second on each accelerator.
+    TokensPerSecondPerDevice,
+    /// Tokens trained so far over all accelerators.
+    TokensSeen,
+    /// Sequences trained so far over all accelerators.
+    SamplesSeen,
     TrainLoss,
     ValidationLoss,
     /// Optimiser steps done so far.
@@ -44,10 +50,14 @@ impl Meaning {
     /// Whether a speed follows from it.
     pub fn is_speed(self) -> bool {
         match self {
-            Self::TokensPerSecond | Self::SamplesPerSecond | Self::StepsPerSecond | Self::Step => {
-                true
-            }
-            Self::TrainLoss | Self::ValidationLoss | Self::Other => false,
+            Self::TokensPerSecond
+            | Self::SamplesPerSecond
+            | Self::StepsPerSecond
+            | Self::TokensPerSecondPerDevice
+            | Self::TokensSeen
+            | Self::Step => true,
+            // Samples seen are not read as a speed: see `figures`.
+            Self::SamplesSeen | Self::TrainLoss | Self::ValidationLoss | Self::Other => false,
         }
     }
 
@@ -57,6 +67,9 @@ impl Meaning {
             Self::TokensPerSecond => Some(TOKENS_PER_SECOND),
             Self::SamplesPerSecond => Some(SAMPLES_PER_SECOND),
             Self::StepsPerSecond => Some(STEPS_PER_SECOND),
+            Self::TokensPerSecondPerDevice => Some(TOKENS_PER_SECOND_PER_DEVICE),
+            Self::TokensSeen => Some(TOKENS_SEEN),
+            Self::SamplesSeen => Some(SAMPLES_SEEN),
             Self::TrainLoss => Some(TRAIN_LOSS),
             Self::ValidationLoss => Some(VALIDATION_LOSS),
             Self::Step => Some(STEP),

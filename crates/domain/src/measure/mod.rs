@@ -3,6 +3,7 @@
 pub mod calibration;
 pub mod cloudwatch;
 pub mod convergence;
+pub mod definitions;
 pub mod derived;
 pub mod detector;
 pub mod eta;

@@ -8,7 +8,17 @@ use utoipa::ToSchema;
 use super::profile::Precision;
 use super::technique::{ScriptSpec, Techniques};
 use crate::catalog::model::ModelShape;
+use crate::measure::definitions;
 use crate::measure::metric::MetricDefinition;
+
+/// How metrics may be given: as definitions, or as the name of a set of them. Answers list definitions.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) enum MetricsSpec {
+    Named(String),
+    Listed(Vec<MetricDefinition>),
+}
 
 /// A workload: what is trained, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -47,6 +57,11 @@ pub struct WorkloadSpec {
     /// are sent unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recurring: Vec<String>,
+    /// What to read from the log: definitions, or the name of a set of them (`"hf-trainer"`, `"megatron-lm"`,
+    /// `"torchtitan"`, …; docs/metric-definitions.md lists them). When absent, the set that the image or the
+    /// script is known to print.
+    #[serde(default, deserialize_with = "definitions::read")]
+    #[schema(value_type = MetricsSpec)]
     pub metrics: Vec<MetricDefinition>,
     /// Sequences per optimiser step that every candidate must keep; when absent, the value that the
     /// first candidates agree on.

@@ -7,9 +7,10 @@ use bakeoff_domain::finding::Finding;
 use serde_json::Value;
 
 use super::api::Call;
+use super::places::moved;
 use super::rules::found;
 use super::variables::{self, Plain};
-use super::{algorithms, job, libraries, moved, shape, training};
+use super::{algorithms, job, libraries, shape, training};
 
 /// A body, and how it is written.
 #[derive(Debug, Clone, Copy)]
@@ -45,13 +46,12 @@ pub(super) fn check(body: Body<'_>, findings: &mut Vec<Finding>) {
 /// Says how many values are not known here.
 fn not_known(plain: &Plain) -> Option<Finding> {
     let (first, rest) = plain.variables.split_first()?;
-    let others = if rest.is_empty() {
-        String::new()
-    } else {
-        format!(" and {} more", rest.len())
+    let comes = match rest.len() {
+        0 => "comes".to_owned(),
+        more => format!("and {more} more come"),
     };
     let finding = found("value-not-known", first);
-    Some(finding.says(format!("{first}{others} come from outside of the document")))
+    Some(finding.says(format!("{first} {comes} from outside of the document")))
 }
 
 /// The rules on a training job.
@@ -92,7 +92,7 @@ fn file_systems(body: &Value, findings: &mut Vec<Finding>) {
 }
 
 /// Subnets and security groups that were given in each other's place: the API's model lets both pass.
-fn security_groups(body: &Value, findings: &mut Vec<Finding>) {
+pub(super) fn security_groups(body: &Value, findings: &mut Vec<Finding>) {
     for place in [
         "/VpcConfig",
         "/NetworkConfig/VpcConfig",
@@ -126,65 +126,4 @@ fn within(at: &str, findings: &mut Vec<Finding>, part: impl FnOnce(&mut Vec<Find
         moved(finding, "", at);
     }
     findings.extend(own);
-}
-
-/// Whether a document is the body of some call.
-pub(super) fn call_of(document: &Value) -> Option<Call> {
-    // The members that only that request has.
-    const OWN: [(Call, &[&str]); 5] = [
-        (
-            Call::TuningJob,
-            &[
-                "HyperParameterTuningJobConfig",
-                "HyperParameterTuningJobName",
-            ],
-        ),
-        (
-            Call::ProcessingJob,
-            &[
-                "ProcessingJobName",
-                "ProcessingResources",
-                "AppSpecification",
-            ],
-        ),
-        (
-            Call::TransformJob,
-            &["TransformJobName", "TransformInput", "TransformResources"],
-        ),
-        (
-            Call::EndpointConfig,
-            &["EndpointConfigName", "ProductionVariants"],
-        ),
-        (Call::Model, &["PrimaryContainer", "ExecutionRoleArn"]),
-    ];
-    let entries = document.as_object()?;
-    let has = |member: &&&str| {
-        let path = format!("{member}.$");
-        entries.contains_key(**member) || entries.contains_key(&path)
-    };
-    let own = OWN
-        .iter()
-        .find(|(_, members)| members.iter().any(|member| has(&member)));
-    own.map(|(call, _)| *call)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lint::api;
-
-    #[test]
-    fn a_body_is_told_by_members_that_only_it_has() {
-        for call in [
-            Call::TuningJob,
-            Call::ProcessingJob,
-            Call::TransformJob,
-            Call::EndpointConfig,
-        ] {
-            let mut body = serde_json::Map::new();
-            body.insert(call.name_member().to_owned(), "a".into());
-            assert_eq!(call_of(&Value::Object(body)), Some(call));
-            assert!(api::members(call, "").contains(&call.name_member()));
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //! DeepSpeed's own file.
 
 use bakeoff_domain::catalog::hugging_face;
+use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::finding::Finding;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +15,12 @@ pub(super) fn model(config: &Value, findings: &mut Vec<Finding>) {
         Err(why) => findings.push(found("model-config-not-read", "").says(why)),
         Ok(read) => {
             let parameters = read.shape.parameters() / 1e9;
-            let written = serde_json::to_string(&read.shape).unwrap_or_default();
+            // The length that is trained with is the user's to say.
+            let shape = ModelShape {
+                sequence_length: 1,
+                ..read.shape
+            };
+            let written = serde_json::to_string(&shape).unwrap_or_default();
             let notes = read.notes.join("; ");
             findings.push(
                 found("model-config", "")
@@ -75,7 +81,7 @@ fn is_on(entries: &Map<String, Value>, name: &str) -> bool {
 
 fn precision(entries: &Map<String, Value>, findings: &mut Vec<Finding>) {
     if is_on(entries, "fp16") && is_on(entries, "bf16") {
-        findings.push(found("deepspeed-precision", "/fp16"));
+        findings.push(found("deepspeed-precision", "/fp16").says("fp16 and bf16 are both on"));
     }
 }
 

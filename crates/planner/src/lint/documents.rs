@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::api::Call;
 use super::bodies::{self, Body};
-use super::moved;
+use super::places::moved;
 use super::rules::found;
 
 /// Deeper than anybody nests states.

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::api::Call;
 use super::job::{At, Group, Job, Origin, registry_region, strings};
 use super::rules::found;
-use super::{shape, training};
-use crate::render::{body, estimator, sdk};
+use super::{bodies, shape, training};
+use crate::render::{estimator, sdk};
 
 /// Arguments of the framework estimators (sagemaker 2.257.7), plus ours: `sdk_class`, `region`,
 /// `inputs`, `job_name`, `claims`.
@@ -344,17 +344,7 @@ pub(super) fn job(document: &Value) -> Job {
     job.has_checkpoint = text("checkpoint_s3_uri").is_some();
     job.volume_gb = number("volume_size");
     job.volume_key = text("volume_kms_key").map(|_| "/volume_kms_key".to_owned());
-    let place = if arguments.contains_key("image_uri") {
-        "/image_uri"
-    } else {
-        "/framework_version"
-    };
-    job.image = estimator::image(arguments)
-        .and_then(|uri| sdk::image(&uri))
-        .map(|image| At::new(image, place));
-    job.image_region = text("image_uri")
-        .and_then(registry_region)
-        .map(|region| (region.to_owned(), "/image_uri".to_owned()));
+    image(arguments, &mut job);
     job.compiler = arguments
         .get("compiler_config")
         .map(|_| "/compiler_config".to_owned());
@@ -379,6 +369,23 @@ pub(super) fn job(document: &Value) -> Job {
         .collect();
     libraries(arguments, &mut job);
     job
+}
+
+/// Reads the image, its framework and its region.
+fn image(arguments: &Map<String, Value>, job: &mut Job) {
+    let place = if arguments.contains_key("image_uri") {
+        "/image_uri"
+    } else {
+        "/framework_version"
+    };
+    job.image = estimator::image(arguments)
+        .and_then(|uri| sdk::image(&uri))
+        .map(|image| At::new(image, place));
+    job.image_region = arguments
+        .get("image_uri")
+        .and_then(Value::as_str)
+        .and_then(registry_region)
+        .map(|region| (region.to_owned(), "/image_uri".to_owned()));
 }
 
 /// Reads one instance type, or several at once.
@@ -485,23 +492,17 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
 /// rules above have reported.
 pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
     let mut whole = document.clone();
-    let Some(arguments) = whole.as_object_mut() else {
-        return;
-    };
-    // Fill in arguments that do not affect the limits, so that a request can be rendered.
-    for (key, value) in [
-        ("job_name", "job-1"),
-        ("output_path", "s3://b/o"),
-        ("code_location", "s3://b"),
-        ("image_uri", "image:1"),
-    ] {
-        arguments.entry(key).or_insert_with(|| value.into());
+    if let Some(arguments) = whole.as_object_mut() {
+        arguments
+            .entry("image_uri")
+            .or_insert_with(|| "image:1".into());
     }
-    let Ok(request) = estimator::request(&whole) else {
+    let Ok(body) = estimator::body(&whole, "1") else {
         return;
     };
     let mut refused = Vec::new();
-    shape::check(Call::TrainingJob, &body::body(&request), &mut refused);
+    shape::check(Call::TrainingJob, &body, &mut refused);
+    bodies::security_groups(&body, &mut refused);
     for mut finding in refused
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)
@@ -519,7 +520,19 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
 
 /// The argument that sets a member of the request.
 fn origin(member: &str) -> &'static str {
-    const PLACES: [(&str, &str); 14] = [
+    const PLACES: [(&str, &str); 23] = [
+        ("/VpcConfig/Subnets", "/subnets"),
+        ("/VpcConfig/SecurityGroupIds", "/security_group_ids"),
+        ("/VpcConfig", "/subnets"),
+        ("/Tags", "/tags"),
+        ("/OutputDataConfig/KmsKeyId", "/output_kms_key"),
+        ("/ResourceConfig/VolumeKmsKeyId", "/volume_kms_key"),
+        ("/ResourceConfig/TrainingPlanArn", "/training_plan"),
+        ("/AlgorithmSpecification/TrainingInputMode", "/input_mode"),
+        (
+            "/AlgorithmSpecification/ContainerArguments",
+            "/container_arguments",
+        ),
         ("/TrainingJobName", "/job_name"),
         ("/HyperParameters", "/hyperparameters"),
         ("/Environment", "/environment"),

@@ -1,12 +1,7 @@
-//! The kinds of document that can be linted, and how to tell them apart.
+//! The kinds of document that can be linted; [`super::recognised`] tells them apart.
 
-use bakeoff_domain::catalog::hugging_face;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use utoipa::ToSchema;
-
-use super::api::Call;
-use super::{bodies, config_json, documents, trainer};
 
 /// The kinds of document that can be linted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -108,95 +103,6 @@ impl Kind {
             Self::CloudformationTemplate => "a CloudFormation template",
             Self::ModelConfig => "a Hugging Face config.json",
             Self::DeepspeedConfig => "a DeepSpeed configuration",
-        }
-    }
-
-    /// Detects the kind of a document by the members that only that kind has.
-    pub fn of(document: &Value) -> Option<Self> {
-        let entries = document.as_object()?;
-        Self::of_ours(document, entries)
-            .or_else(|| Self::of_container(entries))
-            .or_else(|| {
-                Some(match bodies::call_of(document)? {
-                    Call::TrainingJob => Self::TrainingJob,
-                    Call::TuningJob => Self::TuningJob,
-                    Call::ProcessingJob => Self::ProcessingJob,
-                    Call::TransformJob => Self::TransformJob,
-                    Call::EndpointConfig => Self::EndpointConfig,
-                    Call::Model => Self::SagemakerModel,
-                })
-            })
-            .or_else(|| Self::of_job(entries))
-            .or_else(|| {
-                let has = |name: &str| entries.contains_key(name);
-                match () {
-                    () if config_json::is_deepspeed(entries) => Some(Self::DeepspeedConfig),
-                    () if hugging_face::is_config(document) => Some(Self::ModelConfig),
-                    () if has("hardware") || has("accelerator_count") => Some(Self::Run),
-                    () if has("model") || has("image") || has("trial_tokens") => {
-                        Some(Self::Workload)
-                    }
-                    () => None,
-                }
-            })
-    }
-
-    /// Our own kinds that have members of no other's.
-    fn of_ours(document: &Value, entries: &Map<String, Value>) -> Option<Self> {
-        if ["candidates", "objective"]
-            .iter()
-            .any(|name| entries.contains_key(*name))
-        {
-            Some(Self::Experiment)
-        } else if entries.contains_key("micro_batch_per_gpu")
-            || document.pointer("/spec/micro_batch_per_gpu").is_some()
-        {
-            Some(Self::InstanceProfile)
-        } else {
-            None
-        }
-    }
-
-    /// Documents that hold bodies.
-    fn of_container(entries: &Map<String, Value>) -> Option<Self> {
-        match () {
-            () if documents::is_state_machine(entries) => Some(Self::StateMachine),
-            () if documents::is_template(entries) => Some(Self::CloudformationTemplate),
-            () if documents::is_pipeline(entries) => Some(Self::PipelineDefinition),
-            () => None,
-        }
-    }
-
-    /// A training job as a body or as arguments of either version of the SDK.
-    fn of_job(entries: &Map<String, Value>) -> Option<Self> {
-        let has = |names: &[&str]| {
-            names.iter().any(|name| {
-                entries.contains_key(*name) || entries.contains_key(&format!("{name}.$"))
-            })
-        };
-        let body = [
-            "TrainingJobName",
-            "AlgorithmSpecification",
-            "ResourceConfig",
-            "StoppingCondition",
-        ];
-        let like_body = ["algorithm_specification", "resource_config"];
-        let arguments = [
-            "sdk_class",
-            "distribution",
-            "max_run",
-            "use_spot_instances",
-            "compiler_config",
-            "framework_version",
-            "entry_point",
-            "instance_count",
-        ];
-        match () {
-            () if has(&body) || has(&like_body) => Some(Self::TrainingJob),
-            () if trainer::is_trainer(entries) => Some(Self::ModelTrainer),
-            () if has(&["stopping_condition", "input_data_config"]) => Some(Self::TrainingJob),
-            () if has(&arguments) => Some(Self::Estimator),
-            () => None,
         }
     }
 }

@@ -78,25 +78,38 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
     if kind.accelerator_count == 0 && matches!(job.origin, Origin::Candidate(_)) {
         return; // already reported for the type
     }
+    let mut ways = Vec::new();
     // What is refused is no way out.
-    let launches = matches!(
-        library.value,
-        ParallelLibrary::Torchrun | ParallelLibrary::Deepspeed
+    let others = [
+        (ParallelLibrary::Torchrun, "\"torchrun\""),
+        (ParallelLibrary::Deepspeed, "\"deepspeed\""),
+    ];
+    let others = others
+        .iter()
+        .filter(|(other, _)| *other != library.value && runs_on(*other, kind));
+    let others: Vec<&str> = others.map(|(_, name)| *name).collect();
+    if !others.is_empty() {
+        ways.push(format!(
+            "use torch_distributed (\"library\": {})",
+            others.join(" or ")
+        ));
+    }
+    ways.extend(
+        library
+            .value
+            .instance_types()
+            .map(|listed| format!("choose one of {}", listed.join(", "))),
     );
-    let fix = match library.value.instance_types() {
-        Some(listed) if kind.accelerator_count > 0 => format!(
-            "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\"), or choose one of {}",
-            listed.join(", ")
-        ),
-        None if kind.accelerator_count > 0 && !launches => {
-            "use torch_distributed (\"library\": \"torchrun\" or \"deepspeed\")".to_owned()
-        }
-        Some(listed) => format!("choose one of {}", listed.join(", ")),
-        None => format!(
-            "choose a type with GPUs or Trainium, or leave {} out: on CPUs the script runs without it",
+    if kind.accelerator_count == 0 {
+        ways.push(format!(
+            "leave {} out: on CPUs the script starts without it",
             called(library.value)
-        ),
-    };
+        ));
+    }
+    if ways.is_empty() {
+        ways.push("choose a type with GPUs".to_owned());
+    }
+    let fix = ways.join(", or ");
     findings.push(
         found("library-not-on-type", &library.pointer)
             .says(format!(

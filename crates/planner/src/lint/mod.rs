@@ -19,7 +19,9 @@ mod estimator;
 mod job;
 mod kind;
 mod libraries;
+mod places;
 mod quota;
+mod recognised;
 mod rendered;
 mod request;
 pub mod rules;
@@ -31,6 +33,7 @@ mod variables;
 
 pub use self::kind::Kind;
 pub use self::quota::above_quota;
+pub use self::recognised::kind_of;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -43,6 +46,7 @@ use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
 use serde_json::Value;
 
 use self::api::Call;
+use self::places::moved;
 use crate::comparison;
 use crate::predict::{Calibration, forecast};
 
@@ -148,19 +152,6 @@ fn claimed(arguments: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
             findings.push(rules::found("claims-shape", "/claims").says(error.to_string()));
         }
         None => {}
-    }
-}
-
-/// Moves a pointer, and the paths of its patch, from one prefix to another.
-fn moved(finding: &mut Finding, from: &str, to: &str) {
-    let change = |pointer: &mut String| {
-        if let Some(rest) = pointer.strip_prefix(from) {
-            *pointer = format!("{to}{rest}");
-        }
-    };
-    change(&mut finding.pointer);
-    for operation in &mut finding.patch {
-        change(&mut operation.path);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
+mod metrics;
 pub(super) mod model;
 pub(super) mod queueing;
 
@@ -13,7 +14,7 @@ use bakeoff_domain::money::cost::TRANSFER_ALLOWANCE_SECONDS;
 use bakeoff_domain::spec::{
     CandidateSpec, Channel, ExperimentSpec, ProfileSpec, PurchaseOption, WorkloadSpec,
 };
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use rust_decimal::Decimal;
 
 use super::rules::found;
@@ -387,7 +388,7 @@ pub(super) fn workload(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     model::model_shape(&workload.model, findings);
     techniques(workload, findings);
     recurring::check(workload, findings);
-    metric_definitions(workload, findings);
+    metrics::check(workload, findings);
 }
 
 fn channels(channels: &[Channel], findings: &mut Vec<Finding>) {
@@ -474,68 +475,6 @@ fn techniques(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         findings.push(found("model-shape", "/workload/global_batch").says(format!(
             "global_batch is not between 1 and {GLOBAL_BATCH_MAX}"
         )));
-    }
-}
-
-/// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
-/// memory and seconds.
-const REGEX_BYTES_MAX: usize = 256 * 1024;
-
-fn has_a_group(regex: &str) -> bool {
-    let compile = || {
-        RegexBuilder::new(regex)
-            .size_limit(REGEX_BYTES_MAX)
-            .dfa_size_limit(REGEX_BYTES_MAX)
-            .build()
-    };
-    regex.len() <= 500 && compile().is_ok_and(|regex| regex.captures_len() > 1)
-}
-
-fn metric_definitions(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
-    if workload.metrics.len() > 40 {
-        findings.push(
-            found("metric-count", "/workload/metrics")
-                .says(format!("{} metric definitions", workload.metrics.len()))
-                .fix("SageMaker allows at most 40"),
-        );
-        return;
-    }
-    let mut judged = BTreeMap::new();
-    for (index, metric) in workload.metrics.iter().enumerate() {
-        if metric.name.is_empty() || metric.name.len() > 255 {
-            findings.push(
-                found("metric-name", format!("/workload/metrics/{index}/name"))
-                    .says("the name is empty or longer than 255 characters")
-                    .fix("use the name on your dashboards, such as train:loss"),
-            );
-        }
-        if !*judged
-            .entry(metric.regex.as_str())
-            .or_insert_with_key(|regex| has_a_group(regex))
-        {
-            findings.push(
-                found("metric-regex", format!("/workload/metrics/{index}/regex"))
-                    .says(format!(
-                        "`{}` is not a regular expression with a capture group around the number",
-                        metric.regex
-                    ))
-                    .fix(r"use a pattern such as tokens_per_second=([0-9.]+)"),
-            );
-        }
-    }
-    if !workload
-        .metrics
-        .iter()
-        .any(|metric| metric.meaning.is_speed())
-    {
-        findings.push(
-            found("no-speed-metric", "/workload/metrics")
-                .says("no metric tells how fast the training is: nothing can be ranked")
-                .fix(
-                    "add a definition with \"meaning\": \"tokens_per_second\", \
-                     \"samples_per_second\", \"steps_per_second\" or \"step\"",
-                ),
-        );
     }
 }
 

@@ -298,7 +298,7 @@ fn found_in(kind: Kind, value: &Value) -> Vec<Finding> {
 fn the_example_documents_are_sound_and_know_their_kind() {
     for kind in Kind::ALL {
         let example = rules::example(kind);
-        assert_eq!(Kind::of(&example), Some(kind));
+        assert_eq!(kind_of(&example), Some(kind));
         let mut found = found_in(kind, &example);
         // Some kinds are always told what they are of an experiment.
         found.retain(|one| one.severity > Severity::Info);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType, regions};
-use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
+use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, nearest};
 use serde_json::{Value, json};
 
 use super::job::{At, Group, Job, Member, Origin};
@@ -170,10 +170,17 @@ fn clusters(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Families whose successors are years old: AWS brings them to no other region.
+const SUPERSEDED: [&str; 3] = ["p2", "p3", "p3dn"];
+
 /// Reports a type that EC2 does not list in a region: SageMaker cannot have it there.
 fn not_in_region(instance_type: &At<String>, region: &str) -> Option<Finding> {
     let regions = regions::of(&instance_type.value).filter(|all| !all.contains(&region))?;
-    let finding = found("type-not-in-region", &instance_type.pointer);
+    let mut finding = found("type-not-in-region", &instance_type.pointer);
+    let family = catalog::find(&instance_type.value).map(InstanceType::family);
+    if family.is_some_and(|family| SUPERSEDED.contains(&family)) {
+        finding.severity = Severity::Refused;
+    }
     Some(finding.says(format!(
         "EC2 listed no {} in {region} on {}; it did in {}",
         instance_type.value,

@@ -2,207 +2,48 @@
 //! Python SDK (2.257.7) sends for them. Covers the framework estimators and their distribution
 //! options; [`crate::lint`] reports mistakes in the arguments.
 
+mod arguments;
+mod filled;
+mod image;
+
 use std::collections::BTreeMap;
 
-use bakeoff_domain::catalog;
 use bakeoff_domain::measure::metric::{Meaning, MetricDefinition};
 use bakeoff_domain::sagemaker::request::{Debugger, InstanceGroup, Profiler, TrainingJobRequest};
 use bakeoff_domain::spec::technique::ScriptSpec;
 use bakeoff_domain::spec::{Channel, CheckpointSpec, ParallelLibrary};
 use serde_json::{Map, Value, json};
 
-use crate::render::sdk::{self, Framework, Launch};
+use self::arguments::{flag, instances, region, text};
+pub(crate) use self::arguments::{is_enabled, libraries};
+use self::filled::{fill_in, overlay};
+pub(crate) use self::image::{image, read_embedded};
+use crate::render::body;
+use crate::render::sdk::{self, Launch};
 
-/// The account of AWS's deep learning containers in most regions.
-const CONTAINERS: &str = "763104351884";
+/// Arguments that belong to what is discontinued, and are not rendered.
+const NOT_RENDERED: [&str; 1] = ["compiler_config"];
 
-/// Whether the value contains `"enabled": true`.
-pub(crate) fn is_enabled(value: Option<&Value>) -> bool {
-    value.is_some_and(|value| {
-        value
-            .get("enabled")
-            .and_then(Value::as_bool)
-            .unwrap_or(false)
-    })
+/// Renders the body that the SDK sends, with what it fills in: a name for the job that ends in `stamp`
+/// (`2026-11-28-15-51-19-696`), and its default bucket for what has no place of its own.
+///
+/// # Errors
+/// Names the missing information, or the argument that is not rendered here.
+pub fn body(document: &Value, stamp: &str) -> Result<Value, String> {
+    let mut filled = document.clone();
+    let arguments = filled
+        .as_object_mut()
+        .ok_or("the document is not an object")?;
+    fill_in(arguments, stamp);
+    let request = request(&filled)?;
+    let mut body = body::body(&request);
+    let empty = Map::new();
+    overlay(filled.as_object().unwrap_or(&empty), &mut body);
+    Ok(body)
 }
 
-/// Every library that `distribution` requests, with its pointer. Common alternative keys are
-/// understood.
-pub(crate) fn libraries(arguments: &Map<String, Value>) -> Vec<(ParallelLibrary, String)> {
-    let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    let inner = distribution.get("smdistributed");
-    let is_on = |key: &str| is_enabled(distribution.get(key));
-    let data = [
-        inner.and_then(|inner| inner.get("dataparallel")),
-        distribution.get("smdistributed_dataparallel"),
-    ];
-    let model = [
-        inner.and_then(|inner| inner.get("modelparallel")),
-        distribution.get("smdistributed_modelparallel"),
-    ];
-    for (value, pointer) in data
-        .into_iter()
-        .zip(["smdistributed/dataparallel", "smdistributed_dataparallel"])
-    {
-        if is_enabled(value) {
-            found.push((ParallelLibrary::Smddp, format!("/distribution/{pointer}")));
-        }
-    }
-    let has_model = model.iter().any(|value| is_enabled(*value));
-    for (value, pointer) in model
-        .into_iter()
-        .zip(["smdistributed/modelparallel", "smdistributed_modelparallel"])
-    {
-        if is_enabled(value) {
-            let version = if is_on("torch_distributed") {
-                ParallelLibrary::SmpV2
-            } else {
-                ParallelLibrary::SmpV1
-            };
-            found.push((version, format!("/distribution/{pointer}")));
-        }
-    }
-    if is_on("pytorchddp") {
-        found.push((
-            ParallelLibrary::Smddp,
-            "/distribution/pytorchddp".to_owned(),
-        ));
-    }
-    for (key, library) in [
-        ("torch_distributed", ParallelLibrary::Torchrun),
-        ("mpi", ParallelLibrary::Horovod),
-        ("parameter_server", ParallelLibrary::ParameterServer),
-        (
-            "multi_worker_mirrored_strategy",
-            ParallelLibrary::MultiWorkerMirrored,
-        ),
-    ] {
-        let belongs_to_model = has_model
-            && matches!(
-                library,
-                ParallelLibrary::Torchrun | ParallelLibrary::Horovod
-            );
-        if is_on(key) && !belongs_to_model {
-            found.push((library, format!("/distribution/{key}")));
-        }
-    }
-    found
-}
-
-fn framework(arguments: &Map<String, Value>) -> Framework {
-    let class = arguments
-        .get("sdk_class")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    if class.contains("tensorflow") {
-        Framework::Tensorflow
-    } else {
-        Framework::Pytorch
-    }
-}
-
-/// The image that the SDK chooses; `None` if only the SDK itself could tell.
-pub(crate) fn image(arguments: &Map<String, Value>) -> Option<String> {
-    let text = |key: &str| arguments.get(key).and_then(Value::as_str);
-    if let Some(uri) = text("image_uri") {
-        return Some(uri.to_owned());
-    }
-    if text("sdk_class")
-        .is_some_and(|class| class.contains("huggingface") || class.contains("estimator.Estimator"))
-    {
-        return None;
-    }
-    let kinds: Vec<&str> = instances(arguments).iter().map(|group| group.0).collect();
-    let has_gpu = kinds
-        .iter()
-        .any(|kind| catalog::find(kind).is_some_and(|found| found.accelerator_count > 0));
-    let has_compiler = arguments.contains_key("compiler_config");
-    let name = match (framework(arguments), has_compiler) {
-        (Framework::Pytorch, false) => "pytorch-training",
-        (Framework::Pytorch, true) => "pytorch-trcomp-training",
-        (Framework::Tensorflow, _) => "tensorflow-training",
-    };
-    let version = text("framework_version")?;
-    let python = text("py_version")?;
-    let processor = if has_gpu { "gpu" } else { "cpu" };
-    if libraries(arguments)
-        .iter()
-        .any(|(library, _)| *library == ParallelLibrary::SmpV2)
-    {
-        let on_p5 = kinds.iter().any(|kind| kind.contains("p5"));
-        let newer = ["2.1", "2.2", "2.3", "2.4"]
-            .iter()
-            .any(|part| version.contains(part));
-        let cuda = match (version.contains("2.5"), on_p5 || newer) {
-            (true, _) => "cu124",
-            (false, true) => "cu121",
-            (false, false) => "cu118",
-        };
-        let repository = "smdistributed-modelparallel";
-        return Some(format!(
-            "658645717510.dkr.ecr.{}.amazonaws.com/{repository}:{version}-gpu-{python}-{cuda}",
-            region(arguments)
-        ));
-    }
-    Some(format!(
-        "{CONTAINERS}.dkr.ecr.{}.amazonaws.com/{name}:{version}-{processor}-{python}",
-        region(arguments)
-    ))
-}
-
-fn region(arguments: &Map<String, Value>) -> &str {
-    arguments
-        .get("region")
-        .and_then(Value::as_str)
-        .unwrap_or("us-east-1")
-}
-
-/// Type, count and name of each group of instances.
-fn instances(arguments: &Map<String, Value>) -> Vec<(&str, u32, &str)> {
-    let one = |group: &'_ Value| -> Option<u32> {
-        u32::try_from(group.get("instance_count")?.as_u64()?).ok()
-    };
-    if let Some(groups) = arguments.get("instance_groups").and_then(Value::as_array) {
-        let read = groups.iter().filter_map(|group| {
-            let name = group.get("instance_group_name")?.as_str()?;
-            Some((group.get("instance_type")?.as_str()?, one(group)?, name))
-        });
-        return read.collect();
-    }
-    let kind = arguments.get("instance_type").and_then(Value::as_str);
-    let count = arguments
-        .get("instance_count")
-        .and_then(Value::as_u64)
-        .unwrap_or(1);
-    kind.map(|kind| (kind, u32::try_from(count).unwrap_or(u32::MAX), ""))
-        .into_iter()
-        .collect()
-}
-
-/// Arguments that the linter understands but that are not rendered into a request here.
-const NOT_RENDERED: [&str; 14] = [
-    "input_mode",
-    "subnets",
-    "security_group_ids",
-    "volume_kms_key",
-    "output_kms_key",
-    "tags",
-    "encrypt_inter_container_traffic",
-    "enable_network_isolation",
-    "container_log_level",
-    "compiler_config",
-    "disable_output_compression",
-    "training_plan",
-    "container_entry_point",
-    "container_arguments",
-];
-
-/// Renders the request that the SDK sends; `Err` names the missing information, or the argument
-/// that is not rendered here.
-pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
+/// The part of the request that every document has.
+fn request(document: &Value) -> Result<TrainingJobRequest, String> {
     let arguments = document
         .as_object()
         .ok_or("the document is not an object")?;
@@ -234,8 +75,7 @@ pub fn request(document: &Value) -> Result<TrainingJobRequest, String> {
     let output = needs("output_path")?;
     let mut request = TrainingJobRequest {
         job_name,
-        image: image(arguments)
-            .ok_or("image_uri (or framework_version and py_version) is missing")?,
+        image: image(arguments).ok_or_else(|| image::missing(arguments))?,
         container_entrypoint: words(arguments.get("container_entry_point")),
         role_arn: needs("role")?,
         instance_type: instance_type.to_owned(),
@@ -280,14 +120,6 @@ fn words(value: Option<&Value>) -> Vec<String> {
     items
         .filter_map(|item| item.as_str().map(str::to_owned))
         .collect()
-}
-
-fn text<'a>(arguments: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
-    arguments.get(key).and_then(Value::as_str)
-}
-
-fn flag(arguments: &Map<String, Value>, key: &str) -> bool {
-    arguments.get(key).and_then(Value::as_bool).unwrap_or(false)
 }
 
 /// A number of seconds, or any other count.
@@ -491,4 +323,90 @@ fn debugger(arguments: &Map<String, Value>) -> Option<Debugger> {
         }
     }
     Some(debugger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As version 2.257.2 of the SDK sent it (its client replaced by one that keeps the request).
+    #[test]
+    fn a_hugging_face_estimator_is_rendered_as_the_sdk_sends_it() {
+        let arguments = json!({
+            "sdk_class": "sagemaker.huggingface.HuggingFace", "entry_point": "run_sft.py", "source_dir": "scripts",
+            "role": "arn:aws:iam::111122223333:role/trainer", "transformers_version": "4.49.0", "pytorch_version": "2.5.1",
+            "py_version": "py311", "instance_type": "ml.p4d.24xlarge", "instance_count": 1, "volume_size": 500, "max_run": 172_800,
+            "distribution": {"torch_distributed": {"enabled": true}}, "hyperparameters": {"config": "/opt/ml/llama3.yaml"},
+            "environment": {"HF_TOKEN": "x"}, "disable_output_compression": true, "keep_alive_period_in_seconds": 1800,
+            "subnets": ["subnet-1"], "security_group_ids": ["sg-1"], "tags": [{"Key": "team", "Value": "nlp"}]
+        });
+        let name = "huggingface-pytorch-training-2026-11-28-15-51-19-696";
+        let bucket = "s3://sagemaker-us-east-1-111122223333/";
+        assert_eq!(
+            body(&arguments, "2026-11-28-15-51-19-696").unwrap(),
+            json!({
+                "AlgorithmSpecification": {"TrainingInputMode": "File", "EnableSageMakerMetricsTimeSeries": true,
+                    "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.5.1-transformers4.49.0-gpu-py311-cu124-ubuntu22.04"},
+                "OutputDataConfig": {"S3OutputPath": bucket, "CompressionType": "NONE"},
+                "TrainingJobName": name, "StoppingCondition": {"MaxRuntimeInSeconds": 172_800},
+                "ResourceConfig": {"VolumeSizeInGB": 500, "KeepAlivePeriodInSeconds": 1800, "InstanceCount": 1, "InstanceType": "ml.p4d.24xlarge"},
+                "RoleArn": "arn:aws:iam::111122223333:role/trainer",
+                "HyperParameters": {
+                    "config": "\"/opt/ml/llama3.yaml\"", "sagemaker_program": "\"run_sft.py\"", "sagemaker_container_log_level": "20",
+                    "sagemaker_submit_directory": format!("\"{bucket}{name}/source/sourcedir.tar.gz\""),
+                    "sagemaker_job_name": format!("\"{name}\""), "sagemaker_region": "\"us-east-1\"",
+                    "sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": "\"ml.p4d.24xlarge\""},
+                "Environment": {"HF_TOKEN": "x"}, "Tags": [{"Key": "team", "Value": "nlp"}],
+                "VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
+                "DebugHookConfig": {"S3OutputPath": bucket, "CollectionConfigurations": []},
+                "ProfilerConfig": {"S3OutputPath": bucket, "DisableProfiler": false}
+            })
+        );
+    }
+
+    #[test]
+    fn every_other_argument_has_its_member() {
+        let arguments = json!({
+            "sdk_class": "sagemaker.pytorch.PyTorch", "entry_point": "t.py", "role": "trainer", "framework_version": "2.5.1",
+            "py_version": "py311", "instance_type": "ml.p4d.24xlarge", "instance_count": 1, "input_mode": "FastFile",
+            "volume_kms_key": "k1", "output_kms_key": "k2", "encrypt_inter_container_traffic": true, "enable_network_isolation": true,
+            "container_log_level": 10, "base_job_name": "my-base", "container_entry_point": ["a"], "container_arguments": ["b"],
+            "training_plan": "arn:aws:sagemaker:us-east-1:111122223333:training-plan/plan-a"
+        });
+        let made = body(&arguments, "1").unwrap();
+        assert_eq!(
+            made["AlgorithmSpecification"]["ContainerArguments"],
+            json!(["b"])
+        );
+        assert_eq!(
+            made["AlgorithmSpecification"]["TrainingInputMode"],
+            json!("FastFile")
+        );
+        assert_eq!(
+            made["OutputDataConfig"],
+            json!({"S3OutputPath": "s3://sagemaker-us-east-1-ACCOUNT/", "KmsKeyId": "k2"})
+        );
+        assert_eq!(made["ResourceConfig"]["VolumeKmsKeyId"], json!("k1"));
+        assert_eq!(made["RoleArn"], json!("arn:aws:iam::ACCOUNT:role/trainer"));
+        assert_eq!(
+            made["HyperParameters"]["sagemaker_container_log_level"],
+            json!("10")
+        );
+        assert_eq!(
+            made["HyperParameters"]["sagemaker_submit_directory"],
+            json!("\"/opt/ml/input/data/code/sourcedir.tar.gz\"")
+        );
+        let code = &made["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"];
+        assert_eq!(
+            code,
+            &json!("s3://sagemaker-us-east-1-ACCOUNT/my-base-1/source/sourcedir.tar.gz")
+        );
+        assert_eq!(
+            (
+                &made["EnableNetworkIsolation"],
+                &made["EnableInterContainerTrafficEncryption"]
+            ),
+            (&json!(true), &json!(true))
+        );
+    }
 }

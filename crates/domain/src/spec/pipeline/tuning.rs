@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::measure::definitions;
 use crate::measure::metric::MetricDefinition;
 use crate::sagemaker::tuning::{Goal, Scaling, Strategy, WarmStart};
 use crate::spec::Channel;
@@ -63,6 +64,8 @@ pub struct TuningSpec {
     pub environment: BTreeMap<String, String>,
     pub channels: Vec<Channel>,
     /// The objective among them.
+    /// As definitions, or as the name of a set of them.
+    #[serde(deserialize_with = "definitions::read")]
     pub metrics: Vec<MetricDefinition>,
     /// Where models go; a folder of the pipeline's own when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

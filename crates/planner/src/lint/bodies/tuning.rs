@@ -4,8 +4,9 @@ use bakeoff_domain::finding::Finding;
 use serde_json::{Value, json};
 
 use super::{file_systems, within};
+use crate::lint::places::moved;
 use crate::lint::rules::found;
-use crate::lint::{job, libraries, training};
+use crate::lint::{algorithms, job, libraries, training};
 
 const CONFIG: &str = "/HyperParameterTuningJobConfig";
 
@@ -80,7 +81,7 @@ fn objective(body: &Value, definition: &Value, at: &str, findings: &mut Vec<Find
         .get("AlgorithmSpecification")
         .unwrap_or(&Value::Null);
     let image = algorithm.get("TrainingImage").and_then(Value::as_str);
-    if image.is_none_or(|image| crate::lint::algorithms::of_image(image).is_some()) {
+    if image.is_none_or(|image| algorithms::of_image(image).is_some()) {
         return;
     }
     let metrics = algorithm.get("MetricDefinitions").and_then(Value::as_array);
@@ -115,7 +116,7 @@ fn training_job(definition: &Value, findings: &mut Vec<Finding>) {
     training::check(&job, &mut own);
     libraries::check(&job, &mut own);
     for mut finding in own {
-        crate::lint::moved(&mut finding, "/HyperParameters", "/StaticHyperParameters");
+        moved(&mut finding, "/HyperParameters", "/StaticHyperParameters");
         findings.push(finding);
     }
     if let Some(keep_alive) = keep_alive {

@@ -1,0 +1,346 @@
+//! Metric definitions for what training frameworks print: `data/metric_definitions.json`, with samples of
+//! each framework's lines. A workload names a set (`"metrics": "hf-trainer"`), or has one chosen by its image
+//! or its script, and a pattern of one's own is tried on the lines of all.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde::de::{Error, IgnoredAny};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::metric::{Meaning, MetricDefinition};
+use crate::embedded;
+
+/// The metrics that a framework prints.
+#[derive(Debug, Deserialize)]
+pub struct Set {
+    /// Its name in a workload.
+    pub id: String,
+    pub label: String,
+    /// Where the framework prints them.
+    #[expect(dead_code, reason = "for whoever reads the table")]
+    source: IgnoredAny,
+    /// What a reader should know: what is of one device, what a speed follows from.
+    #[serde(default)]
+    pub says: Option<String>,
+    /// Patterns of images, and of scripts or programs, that print these.
+    #[serde(default)]
+    images: Vec<String>,
+    #[serde(default)]
+    scripts: Vec<String>,
+    pub samples: Vec<String>,
+    pub definitions: Vec<MetricDefinition>,
+    /// What the definitions read in the samples.
+    #[cfg_attr(not(test), expect(dead_code, reason = "what the tests expect"))]
+    reads: BTreeMap<String, Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+struct Table {
+    /// What `{number}` stands for.
+    number: String,
+    sets: Vec<Set>,
+}
+
+/// A set with its patterns compiled.
+struct Compiled {
+    images: Vec<Regex>,
+    scripts: Vec<Regex>,
+    definitions: Vec<Regex>,
+}
+
+static SETS: LazyLock<Vec<(Set, Compiled)>> = LazyLock::new(|| {
+    let table: Table = embedded::json(
+        "metric_definitions.json",
+        include_str!("../../data/metric_definitions.json"),
+    );
+    let compiled = |mut set: Set| {
+        for definition in &mut set.definitions {
+            definition.regex = definition.regex.replace("{number}", &table.number);
+        }
+        let own = set.definitions.iter();
+        let patterns = Compiled {
+            images: set.images.iter().map(|text| found(text)).collect(),
+            scripts: set.scripts.iter().map(|text| found(text)).collect(),
+            definitions: own.map(|one| found(&one.regex)).collect(),
+        };
+        (set, patterns)
+    };
+    table.sets.into_iter().map(compiled).collect()
+});
+
+fn found(pattern: &str) -> Regex {
+    Regex::new(pattern).unwrap_or_else(|error| embedded::unreadable(pattern, &error))
+}
+
+/// Reads the table and compiles its patterns.
+pub(crate) fn read_embedded() {
+    LazyLock::force(&SETS);
+}
+
+/// Every set, in the order of the table.
+pub fn all() -> impl Iterator<Item = &'static Set> {
+    SETS.iter().map(|(set, _)| set)
+}
+
+/// The set of a name.
+pub fn named(id: &str) -> Option<&'static Set> {
+    all().find(|set| set.id == id)
+}
+
+/// The set of a workload that names none, by its image or by the words that start it.
+pub fn chosen_by<'a>(
+    image: &str,
+    mut words: impl Iterator<Item = &'a str>,
+) -> Option<&'static Set> {
+    let by_image = SETS.iter().find(|(_, patterns)| {
+        patterns
+            .images
+            .iter()
+            .any(|pattern| pattern.is_match(image))
+    });
+    let by_word = || {
+        words.find_map(|word| {
+            SETS.iter().find(|(_, patterns)| {
+                patterns
+                    .scripts
+                    .iter()
+                    .any(|pattern| pattern.is_match(word))
+            })
+        })
+    };
+    by_image.or_else(by_word).map(|(set, _)| set)
+}
+
+/// The set that definitions are, if they are one's.
+pub fn set_of(definitions: &[MetricDefinition]) -> Option<&'static Set> {
+    all().find(|set| set.definitions == definitions)
+}
+
+/// What a pattern reads of a framework's line, where that is not what stands there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misread {
+    pub label: &'static str,
+    /// The part of the line that the pattern was tried on.
+    pub line: String,
+    pub read: String,
+    pub stands: String,
+    /// A pattern of the table that reads it, if there is one.
+    pub instead: Option<&'static str>,
+}
+
+/// Tries a pattern on every sample: a number of which it takes only the beginning is misread.
+pub fn misread(pattern: &Regex) -> Option<Misread> {
+    SETS.iter().find_map(|(set, patterns)| {
+        set.samples.iter().find_map(|line| {
+            let captures = pattern.captures(line)?;
+            let (whole, group) = (captures.get(0)?, captures.get(1)?);
+            let rest = &line[group.end()..];
+            let more = CONTINUED.find(rest)?;
+            let is_number = group
+                .as_str()
+                .starts_with(|c: char| c.is_ascii_digit() || "+-".contains(c));
+            let stands = format!("{}{}", group.as_str(), more.as_str());
+            (is_number && !is_same(group.as_str(), &stands)).then(|| {
+                let reads_it = |regex: &&Regex| {
+                    let mut all = regex.captures_iter(line).filter_map(|found| found.get(1));
+                    all.any(|found| found.as_str() == stands)
+                };
+                let own = patterns.definitions.iter().find(reads_it);
+                Misread {
+                    label: &set.label,
+                    line: line[whole.start()..group.end() + more.end()].to_owned(),
+                    read: group.as_str().to_owned(),
+                    stands,
+                    instead: own.map(Regex::as_str),
+                }
+            })
+        })
+    })
+}
+
+/// Whether two texts are one number: `5` of `5.000` is it all the same.
+fn is_same(read: &str, stands: &str) -> bool {
+    let number = |text: &str| text.replace(',', "").parse::<f64>().ok();
+    matches!((number(read), number(stands)), (Some(read), Some(stands)) if read.to_bits() == stands.to_bits())
+}
+
+/// The rest of a number: more digits, thousands after a comma, a fraction, an exponent.
+static CONTINUED: LazyLock<Regex> =
+    LazyLock::new(|| found(r"^(?:\d+|,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?"));
+
+/// The meaning of a framework's metric that a pattern reads too, if it is not the one that is claimed for
+/// it: a rate of one device for that of all, a micro-step for a step.
+pub fn other_meaning(
+    pattern: &Regex,
+    claimed: Meaning,
+) -> Option<(&'static Set, &'static MetricDefinition)> {
+    let spans = |regex: &Regex, line: &str| -> Vec<(usize, usize)> {
+        let groups = regex.captures_iter(line).filter_map(|found| found.get(1));
+        groups.map(|group| (group.start(), group.end())).collect()
+    };
+    SETS.iter().find_map(|(set, patterns)| {
+        set.samples.iter().find_map(|line| {
+            let own = spans(pattern, line);
+            let known = set.definitions.iter().zip(&patterns.definitions);
+            let mut same = known.filter(|(definition, regex)| {
+                definition.meaning != claimed
+                    && definition.meaning != Meaning::Other
+                    && spans(regex, line).iter().any(|span| own.contains(span))
+            });
+            same.next().map(|(definition, _)| (set, definition))
+        })
+    })
+}
+
+/// Reads definitions: a list of them, or the name of a set.
+///
+/// # Errors
+/// If there is no set of that name.
+pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MetricDefinition>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Named(String),
+        Listed(Vec<Value>),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Named(id) => named(&id)
+            .map(|set| set.definitions.clone())
+            .ok_or_else(|| {
+                D::Error::custom(format!(
+                    "there are no metrics `{id}`; there are {}",
+                    names()
+                ))
+            }),
+        Written::Listed(all) => all
+            .into_iter()
+            .map(|one| serde_json::from_value(one).map_err(D::Error::custom))
+            .collect(),
+    }
+}
+
+/// Names of all sets, for a message.
+pub fn names() -> String {
+    all()
+        .map(|set| set.id.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_definition_reads_the_samples_of_its_framework() {
+        for (set, patterns) in SETS.iter() {
+            assert!(
+                set.definitions.iter().any(|one| one.meaning.is_speed()),
+                "{}: no speed",
+                set.id
+            );
+            assert!(set.definitions.len() <= 40, "{}", set.id);
+            for (definition, pattern) in set.definitions.iter().zip(&patterns.definitions) {
+                assert!(
+                    definition.regex.len() <= 500,
+                    "{} {}",
+                    set.id,
+                    definition.name
+                );
+                let read: Vec<String> = set
+                    .samples
+                    .iter()
+                    .flat_map(|line| pattern.captures_iter(line))
+                    .map(|found| found[1].parse::<f64>().unwrap().to_string())
+                    .collect();
+                let expected: Vec<String> = set
+                    .reads
+                    .get(&definition.name)
+                    .into_iter()
+                    .flatten()
+                    .map(|value| value.as_f64().unwrap_or(f64::NAN).to_string())
+                    .collect();
+                assert_eq!(read, expected, "{} {}", set.id, definition.name);
+            }
+            assert!(
+                set.reads
+                    .keys()
+                    .all(|name| set.definitions.iter().any(|one| one.name == *name)),
+                "{}",
+                set.id
+            );
+        }
+    }
+
+    #[test]
+    fn a_number_of_which_only_the_beginning_is_read_is_misread() {
+        let of = |pattern: &str| misread(&Regex::new(pattern).unwrap());
+        let found = of(r"tps: ([0-9.]+)").unwrap();
+        assert_eq!(
+            (
+                found.read.as_str(),
+                found.stands.as_str(),
+                found.line.as_str()
+            ),
+            ("10", "10,050", "tps: 10,050")
+        );
+        let found = of(r"lm loss: ([0-9.]+)").unwrap();
+        assert_eq!(
+            (found.read.as_str(), found.stands.as_str()),
+            ("9.504220", "9.504220E-01")
+        );
+        assert!(found.instead.unwrap().contains("lm loss"));
+        for right in [
+            r"my loss=([0-9.]+)",
+            r"CurrSamplesPerSec=([0-9.]+)",
+            r"global_step=(\d+)",
+        ] {
+            assert_eq!(of(right), None, "{right}");
+        }
+    }
+
+    #[test]
+    fn a_rate_of_one_device_is_not_that_of_all() {
+        let pattern = Regex::new(r"tokens_per_second_per_gpu:([0-9.]+)").unwrap();
+        let (set, meant) = other_meaning(&pattern, Meaning::TokensPerSecond).unwrap();
+        assert_eq!(
+            (set.id.as_str(), meant.meaning),
+            ("torchtune", Meaning::TokensPerSecondPerDevice)
+        );
+        assert!(other_meaning(&pattern, Meaning::TokensPerSecondPerDevice).is_none());
+    }
+
+    #[test]
+    fn a_set_is_chosen_by_image_or_script() {
+        let chosen = |image: &str, word: &str| {
+            chosen_by(image, [word].into_iter()).map(|set| set.id.as_str())
+        };
+        let of_aws = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:2.5.1-transformers4.49.0-gpu-py311-cu124-ubuntu22.04";
+        assert_eq!(chosen(of_aws, "train.py"), Some("hf-trainer"));
+        assert_eq!(
+            chosen(
+                "111122223333.dkr.ecr.us-east-1.amazonaws.com/train:1",
+                "scripts/run_clm.py"
+            ),
+            Some("hf-trainer")
+        );
+        assert_eq!(
+            chosen(
+                "111122223333.dkr.ecr.us-east-1.amazonaws.com/train:1",
+                "pretrain_gpt.py"
+            ),
+            Some("megatron-lm")
+        );
+        assert_eq!(chosen("mosaicml/llm-foundry:2.6.0", "x"), Some("composer"));
+        assert_eq!(
+            chosen(
+                "111122223333.dkr.ecr.us-east-1.amazonaws.com/train:1",
+                "train.py"
+            ),
+            None
+        );
+    }
+}

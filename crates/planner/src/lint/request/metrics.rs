@@ -1,0 +1,133 @@
+//! Metric definitions: what SageMaker takes, whether a speed follows, and what a pattern would make of the
+//! lines that frameworks are known to print.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::finding::Finding;
+use bakeoff_domain::measure::definitions;
+use bakeoff_domain::measure::metric::MetricDefinition;
+use bakeoff_domain::spec::WorkloadSpec;
+use regex::{Regex, RegexBuilder};
+
+use crate::lint::rules::found;
+
+/// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
+/// megabytes.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// A pattern with a group around the number, within SageMaker's limit.
+fn compiled(regex: &str) -> Option<Regex> {
+    let compile = || {
+        RegexBuilder::new(regex)
+            .size_limit(REGEX_BYTES_MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .build()
+    };
+    let regex = (regex.len() <= 500).then(compile)?.ok()?;
+    (regex.captures_len() > 1).then_some(regex)
+}
+
+pub(super) fn check(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
+    if workload.metrics.len() > 40 {
+        findings.push(
+            found("metric-count", "/workload/metrics")
+                .says(format!("{} metric definitions", workload.metrics.len()))
+                .fix("SageMaker allows at most 40"),
+        );
+        return;
+    }
+    let set = definitions::set_of(&workload.metrics);
+    if let Some(set) = set {
+        let says = set.says.as_deref().unwrap_or_default();
+        findings.push(
+            found("metrics-of-framework", "/workload/metrics").says(format!(
+                "metrics are read as {} prints them. {says}",
+                set.label
+            )),
+        );
+    }
+    let mut judged = BTreeMap::new();
+    for (index, metric) in workload.metrics.iter().enumerate() {
+        if metric.name.is_empty() || metric.name.len() > 255 {
+            findings.push(
+                found("metric-name", format!("/workload/metrics/{index}/name"))
+                    .says("the name is empty or longer than 255 characters")
+                    .fix("use the name on your dashboards, such as train:loss"),
+            );
+        }
+        let at = format!("/workload/metrics/{index}/regex");
+        let pattern = judged
+            .entry(metric.regex.as_str())
+            .or_insert_with_key(|regex| compiled(regex));
+        match pattern {
+            None => findings.push(
+                found("metric-regex", at)
+                    .says(format!(
+                        "`{}` is not a regular expression with a capture group around the number",
+                        metric.regex
+                    ))
+                    .fix(r"use a pattern such as tokens_per_second=([0-9.]+)"),
+            ),
+            // The table's own patterns are tried on its lines by a test.
+            Some(_) if set.is_some() => {}
+            Some(pattern) => on_known_lines(metric, pattern, index, findings),
+        }
+    }
+    if !workload
+        .metrics
+        .iter()
+        .any(|metric| metric.meaning.is_speed())
+    {
+        findings.push(
+            found("no-speed-metric", "/workload/metrics")
+                .says("no metric tells how fast the training is: nothing can be ranked")
+                .fix(format!(
+                    "name what prints the log, \"metrics\": \"hf-trainer\" (or {}), or add a definition with \"meaning\": \"tokens_per_second\", \
+                     \"samples_per_second\", \"steps_per_second\" or \"step\"",
+                    definitions::names()
+                )),
+        );
+    }
+}
+
+/// Tries a pattern on the lines that frameworks are known to print.
+fn on_known_lines(
+    metric: &MetricDefinition,
+    pattern: &Regex,
+    index: usize,
+    findings: &mut Vec<Finding>,
+) {
+    let at = format!("/workload/metrics/{index}");
+    if let Some(misread) = definitions::misread(pattern) {
+        let fix = misread.instead.map_or_else(
+            || "SageMaker takes no number with commas: read steps instead, or print the number plainly".to_owned(),
+            |instead| format!("use {instead}"),
+        );
+        findings.push(
+            found("metric-pattern-misreads", format!("{at}/regex"))
+                .says(format!(
+                    "in {}'s `{}` it would read {} for {}",
+                    misread.label, misread.line, misread.read, misread.stands
+                ))
+                .fix(fix),
+        );
+    }
+    if let Some((set, meant)) = definitions::other_meaning(pattern, metric.meaning) {
+        let word = |meaning| {
+            serde_json::to_value(meaning)
+                .unwrap_or_default()
+                .to_string()
+        };
+        findings.push(
+            found("metric-meaning", format!("{at}/meaning"))
+                .says(format!(
+                    "it reads {}'s {}, which is {}; {} is claimed",
+                    set.label,
+                    meant.name,
+                    word(meant.meaning),
+                    word(metric.meaning)
+                ))
+                .fix(format!("set \"meaning\": {}", word(meant.meaning))),
+        );
+    }
+}

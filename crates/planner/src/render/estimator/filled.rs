@@ -1,0 +1,111 @@
+//! What the SDK fills in for an estimator, and the arguments that an experiment's request has no place
+//! for.
+
+use serde_json::{Map, Value, json};
+
+use super::arguments::{flag, region, text};
+use super::image::image;
+
+/// The most characters of a job's name.
+const NAME_MAX: usize = 63;
+/// Stands for the account that the SDK would ask AWS for.
+const UNKNOWN_ACCOUNT: &str = "ACCOUNT";
+
+/// Fills in what the SDK fills in (`Session.default_bucket`, `name_from_base`).
+pub(super) fn fill_in(arguments: &mut Map<String, Value>, stamp: &str) {
+    if !arguments.contains_key("job_name") {
+        let uri = image(arguments);
+        let repository = uri
+            .as_deref()
+            .and_then(|uri| uri.rsplit('/').next()?.split(':').next());
+        let base = text(arguments, "base_job_name")
+            .or(repository)
+            .unwrap_or("job");
+        let most = NAME_MAX.saturating_sub(stamp.len() + 1);
+        let base: String = base.chars().take(most).collect();
+        arguments.insert("job_name".to_owned(), format!("{base}-{stamp}").into());
+    }
+    let role = text(arguments, "role").unwrap_or_default().to_owned();
+    let account = role.split(':').nth(4).unwrap_or(UNKNOWN_ACCOUNT);
+    let bucket = format!("s3://sagemaker-{}-{account}", region(arguments));
+    if !role.is_empty() && !role.starts_with("arn:") {
+        let arn = format!("arn:aws:iam::{account}:role/{role}");
+        arguments.insert("role".to_owned(), arn.into());
+    }
+    for (key, value) in [
+        ("output_path", format!("{bucket}/")),
+        ("code_location", bucket),
+    ] {
+        arguments.entry(key).or_insert_with(|| value.into());
+    }
+}
+
+/// Arguments that are members of the body under another name.
+const MEMBERS: [(&str, &str); 10] = [
+    ("input_mode", "/AlgorithmSpecification/TrainingInputMode"),
+    (
+        "container_arguments",
+        "/AlgorithmSpecification/ContainerArguments",
+    ),
+    ("subnets", "/VpcConfig/Subnets"),
+    ("security_group_ids", "/VpcConfig/SecurityGroupIds"),
+    ("volume_kms_key", "/ResourceConfig/VolumeKmsKeyId"),
+    ("training_plan", "/ResourceConfig/TrainingPlanArn"),
+    ("output_kms_key", "/OutputDataConfig/KmsKeyId"),
+    ("tags", "/Tags"),
+    (
+        "encrypt_inter_container_traffic",
+        "/EnableInterContainerTrafficEncryption",
+    ),
+    ("enable_network_isolation", "/EnableNetworkIsolation"),
+];
+
+/// Adds what the common request has no place for.
+pub(super) fn overlay(arguments: &Map<String, Value>, body: &mut Value) {
+    for (argument, place) in MEMBERS {
+        let value = arguments.get(argument).filter(|value| !value.is_null());
+        let Some(value) = value.filter(|value| **value != json!(false)) else {
+            continue;
+        };
+        let (above, member) = place.rsplit_once('/').unwrap_or_default();
+        if above == "/VpcConfig" && body.get("VpcConfig").is_none() {
+            body["VpcConfig"] = json!({});
+        }
+        if let Some(Value::Object(holder)) = body.pointer_mut(above) {
+            holder.insert(member.to_owned(), value.clone());
+        }
+    }
+    if flag(arguments, "disable_output_compression") {
+        body["OutputDataConfig"]["CompressionType"] = json!("NONE");
+    }
+    if let Some(level) = arguments.get("container_log_level").and_then(Value::as_u64) {
+        body["HyperParameters"]["sagemaker_container_log_level"] = level.to_string().into();
+    }
+    if flag(arguments, "enable_network_isolation") {
+        sources_as_channel(body);
+    }
+}
+
+/// Without a network, the script's sources come as a channel.
+fn sources_as_channel(body: &mut Value) {
+    let place = "/HyperParameters/sagemaker_submit_directory";
+    let Some(uri) = body
+        .pointer(place)
+        .and_then(Value::as_str)
+        .map(|uri| uri.trim_matches('"').to_owned())
+    else {
+        return;
+    };
+    let source = json!({"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"});
+    let channel = json!({"DataSource": {"S3DataSource": source}, "ChannelName": "code"});
+    match body
+        .get_mut("InputDataConfig")
+        .and_then(Value::as_array_mut)
+    {
+        Some(channels) => channels.push(channel),
+        None => body["InputDataConfig"] = json!([channel]),
+    }
+    if let Some(directory) = body.pointer_mut(place) {
+        *directory = "\"/opt/ml/input/data/code/sourcedir.tar.gz\"".into();
+    }
+}
