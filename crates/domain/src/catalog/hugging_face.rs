@@ -163,8 +163,9 @@ pub fn shape(config: &Value) -> Result<Read, String> {
         .and_then(Value::as_str)
         .unwrap_or_default();
     decoder(config, family)?;
-    let needs =
-        |names: &[&str]| number(config, names).ok_or_else(|| format!("it has no {}", names[0]));
+    let needs = |names: &[&str]| {
+        number(config, names).ok_or_else(|| format!("it has no {}", names.join(" or ")))
+    };
     let (layers, hidden, heads) = (needs(&LAYERS)?, needs(&HIDDEN)?, needs(&HEADS)?);
     let mut shape = ModelShape {
         layers,

@@ -1,6 +1,7 @@
 //! Which candidate to buy, and why.
 
 pub mod full_run;
+mod headline;
 pub mod outcome;
 pub mod posterior;
 pub mod purchase;

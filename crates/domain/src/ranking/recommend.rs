@@ -7,6 +7,7 @@ use crate::lifecycle::state::TrialState;
 use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
+use crate::ranking::headline::headline;
 use crate::ranking::outcome::{FullRun, Outcome, Pauses, Tokens};
 use crate::ranking::posterior::{
     Beliefs, Contender, DRAWS, Odds, PROBE_HOURS, WRONG_BUY, WRONG_MAX,
@@ -68,7 +69,7 @@ pub fn recommend(
     Recommendation {
         conclusion,
         headline: reached
-            .unwrap_or_else(|| wording::headline(conclusion, &ranked, objective, tokens)),
+            .unwrap_or_else(|| headline(conclusion, &ranked, &not_ranked, objective, tokens)),
         reasons,
         basis: wording::basis(outcomes, &ranked, tokens),
         provisional: outcomes.iter().any(|outcome| !outcome.state.is_terminal()),

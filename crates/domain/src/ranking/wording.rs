@@ -4,68 +4,11 @@ use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::number::real;
+use crate::ranking::headline::{name, percent, superlative};
 use crate::ranking::outcome::{Outcome, Reached, Target, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
 use crate::ranking::spend::{self, Worth};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
-
-fn name(row: &Ranked) -> String {
-    let purchase = match row.purchase_option {
-        PurchaseOption::OnDemand => "on demand",
-        PurchaseOption::Spot => "spot",
-    };
-    format!("{} {purchase} ({})", row.instance_type, row.candidate)
-}
-
-/// The conclusion in one sentence.
-pub(super) fn headline(
-    conclusion: Conclusion,
-    ranked: &[Ranked],
-    objective: &ObjectiveSpec,
-    tokens: Tokens,
-) -> String {
-    let run = match tokens.target {
-        Some(target) if target.reached_by > 0 => format!("run to {}", target.name()),
-        _ => "full run".to_owned(),
-    };
-    let what = match objective.minimize {
-        Minimize::Cost => "cheapest",
-        Minimize::Time => "fastest",
-        Minimize::UsdPerMillionTokens => "cheapest per token",
-    };
-    let unreached = match tokens.target {
-        Some(target) if target.reached_by == 0 => {
-            format!(
-                " The {} was not reached: this is for all tokens.",
-                target.name()
-            )
-        }
-        _ => String::new(),
-    };
-    match (conclusion, ranked.first()) {
-        (Conclusion::Clear | Conclusion::Leading, Some(first)) => {
-            let verb = if conclusion == Conclusion::Clear {
-                "Buy"
-            } else {
-                "Lean towards"
-            };
-            format!(
-                "{verb} {}: the {what} comparable {run}, {} in {:.1} h (projected).{unreached}",
-                name(first),
-                first.projected_cost_usd,
-                first.projected_hours
-            )
-        }
-        (Conclusion::Reached, _) => "A trial has reached the target loss.".to_owned(),
-        (Conclusion::Infeasible, Some(first)) => format!(
-            "No candidate meets the full run's limits; the closest is {}, {} in {:.1} h (projected).",
-            name(first),
-            first.projected_cost_usd,
-            first.projected_hours
-        ),
-        _ => "Not enough evidence to recommend an instance.".to_owned(),
-    }
-}
 
 /// The conclusion where a trial has the model already.
 pub(super) fn reached(outcome: &Outcome, reached: Reached, target: Target) -> String {
@@ -114,10 +57,10 @@ pub(super) fn reasons(
         reasons.push(runner_up(first, second, minimize));
     }
     if let Some(odds) = &first.odds {
-        reasons.push(chances(first, odds));
+        reasons.push(chances(first, odds, minimize));
     }
     if conclusion == Conclusion::Leading {
-        reasons.extend(missing(first, ranked, not_ranked));
+        reasons.extend(missing(first, ranked, not_ranked, minimize));
     }
     let other = |a: &&Ranked, b: &&Ranked| match minimize {
         Minimize::Cost | Minimize::UsdPerMillionTokens => {
@@ -177,7 +120,7 @@ fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
     // No price mends a limit that is broken.
     let turns = if worse > 1.0 && second.feasible {
         format!(
-            "; as good at a {what} {:.1} % lower, or with the first's {:.1} % higher",
+            "; it would only tie if its {what} fell by {:.0} %, or the first's rose by {:.0} %",
             100.0 * (1.0 - 1.0 / worse),
             100.0 * (worse - 1.0)
         )
@@ -191,24 +134,21 @@ fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
 }
 
 /// The odds of the first, in words.
-fn chances(first: &Ranked, odds: &RunOdds) -> String {
-    let mut all = vec![format!(
-        "the best with P {}, worse than the best by more than 5 % with P {}",
-        chance(odds.p_best),
-        chance(odds.p_worse_by_5_percent)
-    )];
-    all.extend(
-        odds.p_within_budget
-            .map(|p| format!("within the budget with P {}", chance(p))),
-    );
-    all.extend(
-        odds.p_within_deadline
-            .map(|p| format!("within the deadline with P {}", chance(p))),
-    );
+fn chances(first: &Ranked, odds: &RunOdds, minimize: Minimize) -> String {
+    let limits = [
+        (odds.p_within_budget, "within the budget"),
+        (odds.p_within_deadline, "within the deadline"),
+    ];
+    let limits = limits
+        .into_iter()
+        .filter_map(|(p, what)| Some(format!(", {} to stay {what}", percent(p?))));
     format!(
-        "{}: {}; 90 % of such runs cost {} to {} and take {:.1} to {:.1} h",
+        "{}: {} likely to be the {}, {} to be more than 5 % worse than the best{}; expect {} to {} and {:.1} to {:.1} h (90 %)",
         name(first),
-        all.join(", "),
+        percent(odds.p_best),
+        superlative(minimize),
+        percent(odds.p_worse_by_5_percent),
+        limits.collect::<String>(),
         odds.cost_usd_low,
         odds.cost_usd_high,
         odds.hours_low,
@@ -216,22 +156,17 @@ fn chances(first: &Ranked, odds: &RunOdds) -> String {
     )
 }
 
-/// A probability as far as it is known: by draws, none is certain.
-fn chance(p: f64) -> String {
-    if p < 0.01 {
-        "< 0.01".to_owned()
-    } else if p > 0.99 {
-        "> 0.99".to_owned()
-    } else {
-        format!("= {p:.2}")
-    }
-}
-
 /// P below which a rival is not worth a sentence.
 const RIVAL: f64 = 0.05;
 
 /// Why the first is only leaned towards, and what would settle it.
-fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<String> {
+fn missing(
+    first: &Ranked,
+    ranked: &[Ranked],
+    not_ranked: &[NotRanked],
+    minimize: Minimize,
+) -> Vec<String> {
+    let best = superlative(minimize);
     let mut all = Vec::new();
     let is_alone = ranked.len() == 1 && not_ranked.iter().all(|row| row.odds.is_none());
     if is_alone {
@@ -246,10 +181,10 @@ fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<S
     let rivals = not_ranked.iter().filter_map(|row| {
         let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
         Some(format!(
-            "{} ({}) has not been measured, and is the best with P {}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
+            "{} ({}) has not been measured, and is {} likely to be the {best}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
             row.instance_type,
             row.candidate,
-            chance(odds.p_best),
+            percent(odds.p_best),
             odds.cost_usd_low,
             odds.cost_usd_high,
             odds.hours_low,
@@ -260,9 +195,9 @@ fn missing(first: &Ranked, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Vec<S
     let close = ranked.iter().skip(1).filter_map(|row| {
         let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
         Some(format!(
-            "{} is the best with P {}: repeats of both, or a confirmed price where one is estimated, would narrow this",
+            "{} is {} likely to be the {best}: repeats of both, or a confirmed price where one is estimated, would narrow this",
             name(row),
-            chance(odds.p_best)
+            percent(odds.p_best)
         ))
     });
     all.extend(close);
@@ -300,11 +235,11 @@ pub(super) fn worth(
     } = spend::worth(outcomes, ranked, spend, tokens)?;
     Some(if saved <= Usd::ZERO {
         format!(
-            "unmeasured, {unmeasured} would have been bought as well: the answer makes that sure, and saves nothing"
+            "the predictions already favoured {unmeasured}; measuring confirmed it and did not change the choice"
         )
     } else {
         format!(
-            "unmeasured, {unmeasured} would have been bought: the answer saves {saved} of a full run (projected), and has paid for the other choices from {:.2} billion tokens on",
+            "the predictions alone would have bought {unmeasured}: measuring saves {saved} of a full run (projected), which pays for the other choices from {:.2} billion tokens on",
             break_even_tokens / 1e9
         )
     })
@@ -318,11 +253,13 @@ fn precise(amount: Usd) -> String {
 fn pauses(ranked: &[Ranked]) -> String {
     match ranked.first().and_then(|row| row.stepping_share) {
         Some(share) => format!(
-            "at steady speed in {:.1} % of the time: evaluations, checkpoints and stalls take the rest, as measured from finished steps, beside 5 ± 3 % assumed, which counts as much as half an hour",
+            "which assume that {:.1} % of the time is spent stepping; evaluations, checkpoints and stalls take the rest (measured from finished steps, blended with 5 ± 3 % that counts as half an hour)",
             100.0 * share
         ),
-        None => "at steady speed: what evaluations and checkpoints take is not known apart from it"
-            .to_owned(),
+        None => {
+            "at the steady speed: what evaluations and checkpoints take is not known apart from it"
+                .to_owned()
+        }
     }
 }
 

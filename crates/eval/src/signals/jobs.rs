@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 #[derive(Debug, Deserialize)]
 struct Want {
     /// Begins with `error`, `warning`, `ok`, `no false alarm`, `recognised` or `renders`.
-    want: Option<String>,
+    #[serde(rename = "want")]
+    words: Option<String>,
     kind: Option<Kind>,
     rules: Option<Vec<String>>,
 }
@@ -66,7 +67,7 @@ fn one(document: &Value, want: &Want) -> (&'static str, Value) {
     if want.kind.is_some_and(|wanted| wanted != kind) {
         return ("not_recognised", said);
     }
-    let verdict = match (&want.rules, &want.want) {
+    let verdict = match (&want.rules, &want.words) {
         (Some(rules), _) => {
             let mut rules: Vec<&str> = rules.iter().map(String::as_str).collect();
             rules.sort_unstable();
@@ -144,7 +145,7 @@ mod tests {
                     }
                 }
                 (Err(why), _) if !why.contains("no decoder") => {
-                    wrong.push(format!("{name}: {why}"))
+                    wrong.push(format!("{name}: {why}"));
                 }
                 _ => {}
             }

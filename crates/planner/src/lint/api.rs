@@ -304,8 +304,8 @@ impl Walk {
                 }
                 count(shape, value, "items", "list")
             }
-            (Type::Structure | Type::Map, _) => is_not(value, "an object"),
-            (Type::List, _) => is_not(value, "a list"),
+            (Type::Structure | Type::Map, _) => Some(is_not(value, "an object")),
+            (Type::List, _) => Some(is_not(value, "a list")),
             (Type::String, _) => text(shape, value),
             (Type::Boolean, Value::Bool(_)) => None,
             (Type::Boolean, Value::String(text))
@@ -313,7 +313,7 @@ impl Walk {
             {
                 None
             }
-            (Type::Boolean, _) => is_not(value, "true or false"),
+            (Type::Boolean, _) => Some(is_not(value, "true or false")),
             (Type::Integer | Type::Long | Type::Float, _) => number(shape, value, self.is_loose),
         };
         if let Some(wrong) = wrong {
@@ -375,8 +375,8 @@ impl Walk {
     }
 }
 
-fn is_not(value: &Value, what: &str) -> Option<String> {
-    Some(format!("{} is not {what}", short(value)))
+fn is_not(value: &Value, what: &str) -> String {
+    format!("{} is not {what}", short(value))
 }
 
 /// Checks the number of items of a list or of entries of an object.
@@ -405,7 +405,7 @@ fn outside(shape: &Shape, count: u64) -> Option<String> {
 
 fn text(shape: &Shape, value: &Value) -> Option<String> {
     let Some(text) = value.as_str() else {
-        return is_not(value, "a string");
+        return Some(is_not(value, "a string"));
     };
     let count = text.chars().count();
     if let Some(allowed) = outside(shape, u64::try_from(count).unwrap_or(u64::MAX)) {
@@ -414,7 +414,7 @@ fn text(shape: &Shape, value: &Value) -> Option<String> {
         ));
     }
     if !shape.choices.is_empty() && !shape.choices.iter().any(|choice| choice == text) {
-        return is_not(value, &one_of(shape, text));
+        return Some(is_not(value, &one_of(shape, text)));
     }
     let pattern = shape.pattern.as_ref()?;
     if pattern.whole.is_match(text) {
@@ -453,14 +453,10 @@ fn number(shape: &Shape, value: &Value, is_loose: bool) -> Option<String> {
         .and_then(|text| text.parse().ok());
     let value = parsed.as_ref().unwrap_or(value);
     if shape.kind == Type::Float {
-        return if value.is_number() {
-            None
-        } else {
-            is_not(value, what)
-        };
+        return (!value.is_number()).then(|| is_not(value, what));
     }
     match value.as_u64() {
-        None => is_not(value, what),
+        None => Some(is_not(value, what)),
         Some(number) => outside(shape, number)
             .map(|allowed| format!("the value is {number}; {allowed} are allowed")),
     }

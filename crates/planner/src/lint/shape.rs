@@ -128,7 +128,7 @@ fn unknown_member(call: Call, body: &Value, broken: &Broken) -> Finding {
     };
     let value = body.pointer(pointer).cloned().unwrap_or_default();
     let moved = Operation::set(&target, shaped_member(name, &value));
-    let patch = move_of(body, Operation::remove(pointer), moved);
+    let operations = move_of(body, Operation::remove(pointer), moved);
     let is_elsewhere = target
         .rsplit_once('/')
         .is_some_and(|(above, _)| above != place);
@@ -137,7 +137,7 @@ fn unknown_member(call: Call, body: &Value, broken: &Broken) -> Finding {
     } else {
         format!("did you mean {name}?")
     };
-    finding.fix(fix).patch(patch)
+    finding.fix(fix).patch(operations)
 }
 
 /// Takes a member from where it is to where it belongs, with the object that it belongs in; nothing if the
@@ -276,13 +276,13 @@ fn missing(call: Call, body: &Value, pointer: &str, path: &str) -> Finding {
     let example = likely
         .as_ref()
         .map_or_else(|| api::example(call, path), ToString::to_string);
-    let patch = likely
+    let operations = likely
         .filter(|_| has_parent(body, pointer))
         .map(|value| vec![Operation::set(pointer, value)]);
     found("member-missing", pointer)
         .says(format!("{name} is missing"))
         .fix(format!("add it: \"{member}\": {example}"))
-        .patch(patch.unwrap_or_default())
+        .patch(operations.unwrap_or_default())
 }
 
 fn required(body: &Value, findings: &mut Vec<Finding>) {

@@ -200,7 +200,7 @@ fn put(body: &mut Value, name: &str, place: &str, value: &Value) {
     let Some(made) = made else { return };
     match (body.pointer_mut(place), made) {
         (Some(Value::Object(there)), Value::Object(own)) if name != "hyperparameters" => {
-            there.extend(own)
+            there.extend(own);
         }
         (_, made) => set(body, place, made),
     }
@@ -223,7 +223,8 @@ fn channel(input: &Value) -> Value {
         } else {
             "s3://bucket/uploaded"
         };
-        made["DataSource"] = json!({"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}});
+        let whole = json!({"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}});
+        set(&mut made, "/DataSource", whole);
     }
     made
 }

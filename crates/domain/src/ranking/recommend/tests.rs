@@ -471,13 +471,13 @@ fn an_answer_says_what_it_saves_against_the_prediction() {
     };
     let wrong = said(20_000.0, 25_000.0);
     assert!(
-        wrong.starts_with("unmeasured, slow would have been bought: the answer saves $"),
+        wrong.starts_with("the predictions alone would have bought slow: measuring saves $"),
         "{wrong}"
     );
     assert!(wrong.ends_with("billion tokens on"), "{wrong}");
     let right = said(30_000.0, 15_000.0);
     assert!(
-        right.ends_with("makes that sure, and saves nothing"),
+        right.ends_with("measuring confirmed it and did not change the choice"),
         "{right}"
     );
 }

@@ -67,19 +67,17 @@ pub(super) fn overlay(arguments: &Map<String, Value>, body: &mut Value) {
         let Some(value) = value.filter(|value| **value != json!(false)) else {
             continue;
         };
-        let (above, member) = place.rsplit_once('/').unwrap_or_default();
-        if above == "/VpcConfig" && body.get("VpcConfig").is_none() {
-            body["VpcConfig"] = json!({});
+        if place.starts_with("/VpcConfig/") && body.get("VpcConfig").is_none() {
+            set(body, "/VpcConfig", json!({}));
         }
-        if let Some(Value::Object(holder)) = body.pointer_mut(above) {
-            holder.insert(member.to_owned(), value.clone());
-        }
+        set(body, place, value.clone());
     }
     if flag(arguments, "disable_output_compression") {
-        body["OutputDataConfig"]["CompressionType"] = json!("NONE");
+        set(body, "/OutputDataConfig/CompressionType", "NONE".into());
     }
     if let Some(level) = arguments.get("container_log_level").and_then(Value::as_u64) {
-        body["HyperParameters"]["sagemaker_container_log_level"] = level.to_string().into();
+        let place = "/HyperParameters/sagemaker_container_log_level";
+        set(body, place, level.to_string().into());
     }
     if flag(arguments, "enable_network_isolation") {
         sources_as_channel(body);
@@ -103,9 +101,17 @@ fn sources_as_channel(body: &mut Value) {
         .and_then(Value::as_array_mut)
     {
         Some(channels) => channels.push(channel),
-        None => body["InputDataConfig"] = json!([channel]),
+        None => set(body, "/InputDataConfig", json!([channel])),
     }
     if let Some(directory) = body.pointer_mut(place) {
         *directory = "\"/opt/ml/input/data/code/sourcedir.tar.gz\"".into();
+    }
+}
+
+/// Sets a member of an object that is there.
+fn set(body: &mut Value, place: &str, value: Value) {
+    let (above, member) = place.rsplit_once('/').unwrap_or_default();
+    if let Some(Value::Object(holder)) = body.pointer_mut(above) {
+        holder.insert(member.to_owned(), value);
     }
 }

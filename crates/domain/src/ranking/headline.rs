@@ -1,0 +1,214 @@
+//! The conclusion in one or two sentences, by one function of the decision. It never says more than the
+//! table and the odds do: no superlative that a row contradicts, and nothing leads that is beyond its
+//! limits without a word of that.
+
+use crate::ranking::outcome::Tokens;
+use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds};
+use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
+
+/// A choice by its type, its purchase option and its candidate.
+pub(super) fn name(row: &Ranked) -> String {
+    let purchase = match row.purchase_option {
+        PurchaseOption::OnDemand => "on demand",
+        PurchaseOption::Spot => "spot",
+    };
+    format!("{} {purchase} ({})", row.instance_type, row.candidate)
+}
+
+/// What the best of an objective is.
+pub(super) fn superlative(minimize: Minimize) -> &'static str {
+    match minimize {
+        Minimize::Cost => "cheapest",
+        Minimize::Time => "fastest",
+        Minimize::UsdPerMillionTokens => "cheapest per token",
+    }
+}
+
+/// A probability as far as it is known: by draws, none is certain.
+pub(super) fn percent(p: f64) -> String {
+    if p < 0.01 {
+        "less than 1 %".to_owned()
+    } else if p > 0.99 {
+        "more than 99 %".to_owned()
+    } else {
+        format!("{:.0} %", 100.0 * p)
+    }
+}
+
+/// What is minimized, of a row.
+fn measure(row: &Ranked, minimize: Minimize) -> f64 {
+    match minimize {
+        Minimize::Cost => row.projected_cost_usd.as_f64(),
+        Minimize::Time => row.projected_hours,
+        Minimize::UsdPerMillionTokens => row.usd_per_million_tokens.as_f64(),
+    }
+}
+
+/// Whether no other row of those within the limits is better than the first.
+fn is_best_of_table(first: &Ranked, ranked: &[Ranked], minimize: Minimize) -> bool {
+    let own = measure(first, minimize);
+    let mut others = ranked.iter().skip(1).filter(|row| row.feasible);
+    first.feasible && others.all(|row| measure(row, minimize) >= own)
+}
+
+/// P(the run keeps to all its limits), at most: each of them is known apart.
+fn within_limits(odds: &RunOdds) -> Option<f64> {
+    let limits = [odds.p_within_budget, odds.p_within_deadline];
+    limits.into_iter().flatten().min_by(f64::total_cmp)
+}
+
+/// The unmeasured choice that is likelier to be the best than the first, if there is one.
+fn likelier<'a>(first: &Ranked, not_ranked: &'a [NotRanked]) -> Option<(&'a NotRanked, f64)> {
+    let own = first.odds.as_ref().map_or(0.0, |odds| odds.p_best);
+    let rivals = not_ranked
+        .iter()
+        .filter_map(|row| Some((row, row.odds.as_ref()?.p_best)));
+    rivals
+        .filter(|(_, p)| *p > own)
+        .max_by(|one, other| one.1.total_cmp(&other.1))
+}
+
+/// Left out for something that can be had, and so not counted in any odds: a price, a quota, a region.
+fn left_out(not_ranked: &[NotRanked]) -> String {
+    const NAMED_MAX: usize = 2;
+    let removable = ["price", "quota", "region"];
+    let rows = not_ranked.iter().filter(|row| {
+        let is_refused =
+            row.reason.starts_with("refused: ") || row.reason.contains("price is unknown");
+        row.odds.is_none() && is_refused && removable.iter().any(|word| row.reason.contains(word))
+    });
+    let named: Vec<String> = rows
+        .map(|row| {
+            let reason = row.reason.strip_prefix("refused: ").unwrap_or(&row.reason);
+            let short = reason.split([':', ';']).next().unwrap_or(reason);
+            format!("{} ({}): {short}", row.instance_type, row.candidate)
+        })
+        .collect();
+    let Some(shown) = named
+        .get(..named.len().min(NAMED_MAX))
+        .filter(|shown| !shown.is_empty())
+    else {
+        return String::new();
+    };
+    let more = match named.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!(" Not considered: {}{more}.", shown.join("; "))
+}
+
+/// The conclusion in words.
+pub(super) fn headline(
+    conclusion: Conclusion,
+    ranked: &[Ranked],
+    not_ranked: &[NotRanked],
+    objective: &ObjectiveSpec,
+    tokens: Tokens,
+) -> String {
+    let what = superlative(objective.minimize);
+    let run = match tokens.target {
+        Some(target) if target.reached_by > 0 => format!("run to {}", target.name()),
+        _ => "full run".to_owned(),
+    };
+    let unreached = match tokens.target {
+        Some(target) if target.reached_by == 0 => {
+            format!(
+                " The {} was not reached: this is for all tokens.",
+                target.name()
+            )
+        }
+        _ => String::new(),
+    };
+    let left_out = left_out(not_ranked);
+    let Some(first) = ranked.first() else {
+        return format!("Not enough evidence to recommend an instance.{left_out}");
+    };
+    let figures = format!(
+        "{} in {:.1} h (projected)",
+        first.projected_cost_usd, first.projected_hours
+    );
+    let said = match conclusion {
+        Conclusion::Clear => bought(
+            first,
+            ranked,
+            &format!("{what} comparable {run}"),
+            &figures,
+            objective.minimize,
+        ),
+        Conclusion::Leading => leaning(
+            first,
+            ranked,
+            not_ranked,
+            &format!("{what} comparable {run}"),
+            &figures,
+            objective.minimize,
+        ),
+        Conclusion::Reached => "A trial has reached the target loss.".to_owned(),
+        Conclusion::Infeasible => format!(
+            "No candidate meets the full run's limits; the closest is {}, {figures}.",
+            name(first)
+        ),
+        Conclusion::NotEnoughEvidence | Conclusion::FullRun => {
+            "Not enough evidence to recommend an instance.".to_owned()
+        }
+    };
+    format!("{said}{left_out}{unreached}")
+}
+
+fn bought(
+    first: &Ranked,
+    ranked: &[Ranked],
+    best: &str,
+    figures: &str,
+    minimize: Minimize,
+) -> String {
+    if is_best_of_table(first, ranked, minimize) {
+        return format!("Buy {}: the {best}, {figures}.", name(first));
+    }
+    format!(
+        "Buy {}: {figures}, about as good as the {best}.",
+        name(first)
+    )
+}
+
+fn leaning(
+    first: &Ranked,
+    ranked: &[Ranked],
+    not_ranked: &[NotRanked],
+    best: &str,
+    figures: &str,
+    minimize: Minimize,
+) -> String {
+    let own = name(first);
+    if let Some((rival, p)) = likelier(first, not_ranked) {
+        return format!(
+            "Probably {} ({}), not measured yet: {} likely to be the {best}. Of what was measured, {own} comes first: {figures}.",
+            rival.instance_type,
+            rival.candidate,
+            percent(p)
+        );
+    }
+    let odds = first.odds.as_ref();
+    if !first.feasible {
+        let within = odds.and_then(within_limits);
+        let within = within.map_or_else(String::new, |p| {
+            format!("; {} likely to keep to them", percent(p))
+        });
+        return format!(
+            "No measured candidate is projected to meet the full run's limits; {own} comes closest, {figures}{within}."
+        );
+    }
+    let likely = odds.map(|odds| percent(odds.p_best));
+    match likely {
+        Some(likely) if is_best_of_table(first, ranked, minimize) => {
+            format!("Lean towards {own}: {likely} likely to be the {best}, {figures}.")
+        }
+        Some(likely) => format!(
+            "Lean towards {own}: {figures}, {likely} likely to be the {best}; another is projected lower."
+        ),
+        None => format!("Lean towards {own}: {figures}."),
+    }
+}
+
+#[cfg(test)]
+mod tests;
