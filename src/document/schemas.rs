@@ -247,7 +247,7 @@ impl Schemas {
 
     /// A field that is not there, with an example of it.
     pub(super) fn missing(&self, schema: &Value, above: &str, name: &str) -> Finding {
-        let example = self.example(&schema["properties"][name], name, 0);
+        let example = self.example(property(schema, name), name, 0);
         found("type", format!("{above}/{}", escaped(name)))
             .says(format!("missing field `{name}`"))
             .fix(format!("add \"{name}\": {example}"))
@@ -316,7 +316,7 @@ impl Schemas {
             _ if depth < EXAMPLE_DEPTH => {
                 let required = schema["required"].as_array().into_iter().flatten();
                 let members = required.filter_map(Value::as_str).map(|name| {
-                    let value = self.example(&schema["properties"][name], name, depth + 1);
+                    let value = self.example(property(schema, name), name, depth + 1);
                     (name.to_owned(), value)
                 });
                 Value::Object(members.collect())
@@ -324,4 +324,9 @@ impl Schemas {
             _ => Value::Object(Map::new()),
         }
     }
+}
+
+/// The schema of a field; null if there is none.
+fn property<'a>(schema: &'a Value, name: &str) -> &'a Value {
+    schema["properties"].get(name).unwrap_or(&Value::Null)
 }
