@@ -350,6 +350,14 @@ mod tests {
             finding.message.contains("torchtitan, torchtune"),
             "{finding:?}"
         );
+        // In a list, a slip is found where it is.
+        workload["metrics"] =
+            json!([{"name": "tps", "regex": "tps=(.*)", "meaning": "step", "regx": "x"}]);
+        let (_, unknown) = read::<WorkloadSpec>(&workload);
+        assert_eq!(unknown[0].pointer, "/metrics/0/regx", "{unknown:?}");
+        workload["metrics"] = json!([{"name": "tps", "regex": "tps=(.*)", "meaning": "stepp"}]);
+        let (parsed, _) = read::<WorkloadSpec>(&workload);
+        assert_eq!(parsed.unwrap_err().pointer, "/metrics/0/meaning");
         // Without any, by the image.
         workload.as_object_mut().unwrap().remove("metrics");
         assert_eq!(names(&workload), Vec::<String>::new());

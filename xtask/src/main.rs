@@ -69,7 +69,7 @@ cargo xtask COMMAND
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
-  rules [--check]     write (or check) docs/lint-rules.md, the page of lint rules
+  rules [--check]     write (or check) docs/lint-rules.md and docs/metric-definitions.md
   shapes [--check]    write (or check) the shapes of AWS's requests that the linter reads, from the pinned botocore
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters

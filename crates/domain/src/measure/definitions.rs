@@ -3,10 +3,12 @@
 //! or its script, and a pattern of one's own is tried on the lines of all.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde::de::{Error, IgnoredAny};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -20,9 +22,9 @@ pub struct Set {
     pub id: String,
     pub label: String,
     /// Where the framework prints them.
-    #[expect(dead_code, reason = "for whoever reads the table")]
+    #[expect(dead_code, reason = "it documents the table")]
     source: IgnoredAny,
-    /// What a reader should know: what is of one device, what a speed follows from.
+    /// Caveats: which rates are per device, and what the speed is derived from.
     #[serde(default)]
     pub says: Option<String>,
     /// Patterns of images, and of scripts or programs, that print these.
@@ -114,18 +116,19 @@ pub fn chosen_by<'a>(
     by_image.or_else(by_word).map(|(set, _)| set)
 }
 
-/// The set that definitions are, if they are one's.
+/// The set that these definitions are exactly, if any.
 pub fn set_of(definitions: &[MetricDefinition]) -> Option<&'static Set> {
     all().find(|set| set.definitions == definitions)
 }
 
-/// What a pattern reads of a framework's line, where that is not what stands there.
+/// A number in a framework's line that a pattern would capture only in part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misread {
     pub label: &'static str,
     /// The part of the line that the pattern was tried on.
     pub line: String,
     pub read: String,
+    /// The whole number.
     pub stands: String,
     /// A pattern of the table that reads it, if there is one.
     pub instead: Option<&'static str>,
@@ -161,7 +164,7 @@ pub fn misread(pattern: &Regex) -> Option<Misread> {
     })
 }
 
-/// Whether two texts are one number: `5` of `5.000` is it all the same.
+/// Whether two texts have the same value, such as `5` and `5.000`.
 fn is_same(read: &str, stands: &str) -> bool {
     let number = |text: &str| text.replace(',', "").parse::<f64>().ok();
     matches!((number(read), number(stands)), (Some(read), Some(stands)) if read.to_bits() == stands.to_bits())
@@ -198,27 +201,34 @@ pub fn other_meaning(
 /// Reads definitions: a list of them, or the name of a set.
 ///
 /// # Errors
-/// If there is no set of that name.
+/// If there is no set of that name, or a definition cannot be read.
 pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MetricDefinition>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Named(String),
-        Listed(Vec<Value>),
+    deserializer.deserialize_any(NamedOrListed)
+}
+
+/// Passes a list on as it is, so that whoever reads the document still learns where an error is and which
+/// fields of a definition are unknown.
+struct NamedOrListed;
+
+impl<'de> Visitor<'de> for NamedOrListed {
+    type Value = Vec<MetricDefinition>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("metric definitions, or the name of a set of them")
     }
-    match Written::deserialize(deserializer)? {
-        Written::Named(id) => named(&id)
-            .map(|set| set.definitions.clone())
-            .ok_or_else(|| {
-                D::Error::custom(format!(
-                    "there are no metrics `{id}`; there are {}",
-                    names()
-                ))
-            }),
-        Written::Listed(all) => all
-            .into_iter()
-            .map(|one| serde_json::from_value(one).map_err(D::Error::custom))
-            .collect(),
+
+    fn visit_str<E: Error>(self, id: &str) -> Result<Self::Value, E> {
+        let set = named(id).ok_or_else(|| {
+            E::custom(format!(
+                "there are no metrics `{id}`; there are {}",
+                names()
+            ))
+        })?;
+        Ok(set.definitions.clone())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list))
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn percent(p: f64) -> String {
     }
 }
 
-/// What is minimized, of a row.
+/// The row's value of what the objective minimizes: dollars, hours, or dollars per million tokens.
 fn measure(row: &Ranked, minimize: Minimize) -> f64 {
     match minimize {
         Minimize::Cost => row.projected_cost_usd.as_f64(),
@@ -123,23 +123,24 @@ pub(super) fn headline(
     let Some(first) = ranked.first() else {
         return format!("Not enough evidence to recommend an instance.{left_out}");
     };
+    // A cheaper row that breaks a limit is in the table as well.
+    let limits = if ranked.iter().any(|row| !row.feasible) {
+        " within the limits"
+    } else {
+        ""
+    };
+    let best = format!("{what} comparable {run}{limits}");
     let figures = format!(
         "{} in {:.1} h (projected)",
         first.projected_cost_usd, first.projected_hours
     );
     let said = match conclusion {
-        Conclusion::Clear => bought(
-            first,
-            ranked,
-            &format!("{what} comparable {run}"),
-            &figures,
-            objective.minimize,
-        ),
+        Conclusion::Clear => bought(first, ranked, &best, &figures, objective.minimize),
         Conclusion::Leading => leaning(
             first,
             ranked,
             not_ranked,
-            &format!("{what} comparable {run}"),
+            &best,
             &figures,
             objective.minimize,
         ),

@@ -12,13 +12,6 @@ use super::rules::found;
 /// Deeper than anybody nests states.
 const DEPTH_MAX: usize = 32;
 
-/// A body within a document, or what stands there instead.
-enum Inner<'a> {
-    Body(Body<'a>),
-    /// Something of SageMaker that is not checked, in words.
-    Unread(String),
-}
-
 /// Checks a pipeline's definition, as CreatePipeline takes it.
 pub(super) fn pipeline(definition: &Value, findings: &mut Vec<Finding>) {
     steps(definition.get("Steps"), "/Steps", 0, findings);
@@ -47,7 +40,7 @@ fn steps(list: Option<&Value>, at: &str, depth: usize, findings: &mut Vec<Findin
                     is_named_later: true,
                     is_loose: false,
                 };
-                one(Inner::Body(body), &place, findings);
+                checked(body, &place, findings);
             }
             // Decisions of the pipeline itself: nothing is sent for them, but for what is in them.
             None if matches!(kind, "Condition" | "Fail") => {
@@ -56,11 +49,7 @@ fn steps(list: Option<&Value>, at: &str, depth: usize, findings: &mut Vec<Findin
                     steps(arguments.get(branch), &place, depth + 1, findings);
                 }
             }
-            None => one(
-                Inner::Unread(format!("a step of type {kind}")),
-                &at,
-                findings,
-            ),
+            None => unread(&format!("a step of type {kind}"), &at, findings),
         }
     }
 }
@@ -78,9 +67,7 @@ fn states(machine: &Value, at: &str, depth: usize, findings: &mut Vec<Finding>) 
             .get("Resource")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        if let Some((member, inner)) = task(state, resource) {
-            one(inner, &format!("{at}/{member}"), findings);
-        }
+        task(state, resource, &at, findings);
         for member in ["Iterator", "ItemProcessor"] {
             if let Some(inner) = state.get(member) {
                 states(inner, &format!("{at}/{member}"), depth + 1, findings);
@@ -98,26 +85,32 @@ fn states(machine: &Value, at: &str, depth: usize, findings: &mut Vec<Finding>) 
     }
 }
 
-/// The body that a state sends to SageMaker, with the member that holds it; nothing for other services.
-fn task<'a>(state: &'a Value, resource: &str) -> Option<(&'static str, Inner<'a>)> {
-    let (_, action) = resource.rsplit_once("sagemaker:")?;
+/// Checks the body that a state sends to SageMaker; nothing for other services.
+fn task(state: &Value, resource: &str, at: &str, findings: &mut Vec<Finding>) {
+    let Some((_, action)) = resource.rsplit_once("sagemaker:") else {
+        return;
+    };
     let action = action.split('.').next().unwrap_or_default();
     let call = Call::ALL
         .into_iter()
         .find(|call| call.name().eq_ignore_ascii_case(action));
-    let member = ["Arguments", "Parameters"]
+    let sent = ["Arguments", "Parameters"]
         .into_iter()
-        .find(|member| state.get(member).is_some());
-    let (Some(call), Some(member)) = (call, member) else {
-        return Some(("Resource", Inner::Unread(format!("what {action} sends"))));
+        .find_map(|member| Some((member, state.get(member)?)));
+    let (Some(call), Some((member, value))) = (call, sent) else {
+        return unread(
+            &format!("what {action} sends"),
+            &format!("{at}/Resource"),
+            findings,
+        );
     };
     let body = Body {
         call,
-        value: state.get(member)?,
+        value,
         is_named_later: false,
         is_loose: false,
     };
-    Some((member, Inner::Body(body)))
+    checked(body, &format!("{at}/{member}"), findings);
 }
 
 /// Checks a template of CloudFormation, as JSON.
@@ -135,34 +128,20 @@ pub(super) fn template(template: &Value, findings: &mut Vec<Finding>) {
             Some("EndpointConfig") => Call::EndpointConfig,
             Some("Model") => Call::Model,
             Some("Pipeline") => {
-                embedded(
-                    properties,
-                    "PipelineDefinition",
-                    "PipelineDefinitionBody",
-                    &at,
-                    pipeline,
-                    findings,
-                );
+                let holder = properties.get("PipelineDefinition").unwrap_or(&Value::Null);
+                let at = format!("{at}/PipelineDefinition");
+                written(holder, "PipelineDefinitionBody", &at, pipeline, findings);
                 continue;
             }
             Some(_) => {
-                one(
-                    Inner::Unread(format!("a resource of type {kind}")),
-                    &at,
-                    findings,
-                );
+                unread(&format!("a resource of type {kind}"), &at, findings);
                 continue;
             }
             None if kind == "AWS::StepFunctions::StateMachine" => {
-                embedded(properties, "Definition", "", &at, state_machine, findings);
-                embedded(
-                    properties,
-                    "",
-                    "DefinitionString",
-                    &at,
-                    state_machine,
-                    findings,
-                );
+                match properties.get("Definition") {
+                    Some(machine) => states(machine, &format!("{at}/Definition"), 0, findings),
+                    None => written(properties, "DefinitionString", &at, state_machine, findings),
+                }
                 continue;
             }
             None => continue,
@@ -173,69 +152,48 @@ pub(super) fn template(template: &Value, findings: &mut Vec<Finding>) {
             is_named_later: true,
             is_loose: true,
         };
-        one(Inner::Body(body), &at, findings);
+        checked(body, &at, findings);
     }
 }
 
-/// Checks a document within a resource: as an object, or as JSON in a string. What is said of the latter
-/// points at the string, and mends nothing in it.
-fn embedded(
-    properties: &Value,
-    object: &str,
-    text: &str,
+/// Checks a document that is JSON in a string. What is said of it points at the string, and mends nothing
+/// in it. A string that is put together, or kept elsewhere, is not read.
+fn written(
+    holder: &Value,
+    member: &str,
     at: &str,
     check: impl Fn(&Value, &mut Vec<Finding>),
     findings: &mut Vec<Finding>,
 ) {
-    let holder = if object.is_empty() {
-        Some(properties)
-    } else {
-        properties.get(object)
+    let text = holder.get(member).and_then(Value::as_str);
+    let Some(document) = text.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        return unread(
+            &format!("{member}, which is not JSON in a string,"),
+            at,
+            findings,
+        );
     };
-    let Some(holder) = holder else { return };
-    let above = if object.is_empty() {
-        at.to_owned()
-    } else {
-        format!("{at}/{object}")
-    };
-    let written = holder.get(text).and_then(Value::as_str);
-    let parsed = written.and_then(|text| serde_json::from_str::<Value>(text).ok());
     let mut own = Vec::new();
-    match parsed {
-        Some(document) => {
-            check(&document, &mut own);
-            for mut finding in own {
-                finding.message = format!("{}: {}", finding.pointer, finding.message);
-                finding.pointer = format!("{above}/{text}");
-                finding.patch = Vec::new();
-                findings.push(finding);
-            }
-        }
-        None if !object.is_empty() => {
-            check(holder, &mut own);
-            for mut finding in own {
-                moved(&mut finding, "", &above);
-                findings.push(finding);
-            }
-        }
-        None => {}
+    check(&document, &mut own);
+    for mut finding in own {
+        finding.message = format!("{}: {}", finding.pointer, finding.message);
+        finding.pointer = format!("{at}/{member}");
+        finding.patch = Vec::new();
+        findings.push(finding);
     }
 }
 
-fn one(inner: Inner<'_>, at: &str, findings: &mut Vec<Finding>) {
-    match inner {
-        Inner::Body(body) => {
-            let mut own = Vec::new();
-            bodies::check(body, &mut own);
-            for mut finding in own {
-                moved(&mut finding, "", at);
-                findings.push(finding);
-            }
-        }
-        Inner::Unread(what) => {
-            findings
-                .push(found("part-not-checked", at).says(format!("{what} is not checked here")));
-        }
+/// Says that a part is not checked.
+fn unread(what: &str, at: &str, findings: &mut Vec<Finding>) {
+    findings.push(found("part-not-checked", at).says(format!("{what} is not checked here")));
+}
+
+/// Checks a body where it stands.
+fn checked(body: Body<'_>, at: &str, findings: &mut Vec<Finding>) {
+    let from = findings.len();
+    bodies::check(body, findings);
+    for finding in findings.iter_mut().skip(from) {
+        moved(finding, "", at);
     }
 }
 
@@ -267,18 +225,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn found_in(
-        check: impl Fn(&Value, &mut Vec<Finding>),
-        document: &Value,
-    ) -> Vec<(String, String)> {
-        let mut findings = Vec::new();
-        check(document, &mut findings);
-        findings
-            .into_iter()
-            .map(|one| (one.rule, one.pointer))
-            .collect()
-    }
+    use crate::lint::places::told_by;
 
     fn has(found: &[(String, String)], rule: &str, pointer: &str) -> bool {
         found.iter().any(|one| one.0 == rule && one.1 == pointer)
@@ -294,7 +241,7 @@ mod tests {
         let machine = json!({"StartAt": "All", "States": {
             "All": {"Type": "Parallel", "Branches": [{"StartAt": "Train", "States": {"Train": train}}]},
             "Other": other, "Serve": endpoint}});
-        let found = found_in(state_machine, &machine);
+        let found = told_by(state_machine, &machine);
         let at = "/States/All/Branches/0/States/Train/Parameters";
         assert!(
             has(
@@ -322,8 +269,9 @@ mod tests {
             "Config": {"Type": "AWS::SageMaker::EndpointConfig", "Properties": {"ProductionVariants": [
                 {"VariantName": "a", "ModelName": {"Ref": "Model"}, "InitialInstanceCount": "1", "InstanceType": "ml.g5.xlarge"}]}},
             "Flow": {"Type": "AWS::SageMaker::Pipeline", "Properties": {"PipelineDefinition": {"PipelineDefinitionBody": definition.to_string()}}},
+            "Machine": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": {"Fn::Sub": "{}"}}},
             "Bucket": {"Type": "AWS::S3::Bucket"}}});
-        let found = found_in(super::template, &template);
+        let found = told_by(super::template, &template);
         let errors: Vec<_> = found
             .iter()
             .filter(|one| one.1.starts_with("/Resources/Config"))
@@ -332,6 +280,11 @@ mod tests {
             errors.iter().all(|one| one.0 == "value-not-known"),
             "{errors:?}"
         );
+        assert!(has(
+            &found,
+            "part-not-checked",
+            "/Resources/Machine/Properties"
+        ));
         let body = "/Resources/Flow/Properties/PipelineDefinition/PipelineDefinitionBody";
         assert!(has(&found, "hyperparameter-limits", body), "{found:?}");
     }

@@ -5,7 +5,7 @@
 //! whole), [`candidate`] (one candidate on its hardware), [`shape`] (a raw body, by the API's own model in
 //! [`api`]), [`estimator`] and [`trainer`] (arguments of the SDK), or in [`training`] and [`libraries`],
 //! which see a training job whatever document it came from. [`bodies`] checks whatever AWS takes, also
-//! within the documents of [`documents`]; [`config_json`] reads other programs' configurations. Errors stop the request; refusals stop one candidate;
+//! within the documents of [`documents`]; [`configurations`] reads other programs' configurations. Errors stop the request; refusals stop one candidate;
 //! warnings and notes accompany the plan.
 
 mod algorithms;
@@ -13,7 +13,7 @@ mod api;
 mod bodies;
 mod candidate;
 mod claims;
-mod config_json;
+mod configurations;
 mod documents;
 mod estimator;
 mod job;
@@ -128,8 +128,8 @@ fn foreign(kind: Kind, value: &Value, known: Known<'_>, findings: &mut Vec<Findi
         Kind::StateMachine => documents::state_machine(value, findings),
         Kind::CloudformationTemplate => documents::template(value, findings),
         Kind::ModelTrainer => trainer::check(value, findings),
-        Kind::ModelConfig => config_json::model(value, findings),
-        Kind::DeepspeedConfig => config_json::deepspeed(value, findings),
+        Kind::ModelConfig => configurations::model(value, findings),
+        Kind::DeepspeedConfig => configurations::deepspeed(value, findings),
         Kind::Estimator => {
             estimator::check(value, findings);
             let job = estimator::job(value);

@@ -14,3 +14,17 @@ pub(super) fn moved(finding: &mut Finding, from: &str, to: &str) {
         change(&mut operation.path);
     }
 }
+
+/// What a check says of a document: each rule with its pointer.
+#[cfg(test)]
+pub(super) fn told_by(
+    check: impl Fn(&serde_json::Value, &mut Vec<Finding>),
+    document: &serde_json::Value,
+) -> Vec<(String, String)> {
+    let mut findings = Vec::new();
+    check(document, &mut findings);
+    findings
+        .into_iter()
+        .map(|one| (one.rule, one.pointer))
+        .collect()
+}

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::api::Call;
 use super::kind::Kind;
-use super::{config_json, documents, trainer};
+use super::{configurations, documents, trainer};
 
 /// Detects the kind of a document by the members that only that kind has.
 pub fn kind_of(document: &Value) -> Option<Kind> {
@@ -26,7 +26,7 @@ pub fn kind_of(document: &Value) -> Option<Kind> {
         .or_else(|| {
             let has = |name: &str| entries.contains_key(name);
             match () {
-                () if config_json::is_deepspeed(entries) => Some(Kind::DeepspeedConfig),
+                () if configurations::is_deepspeed(entries) => Some(Kind::DeepspeedConfig),
                 () if hugging_face::is_config(document) => Some(Kind::ModelConfig),
                 () if has("hardware") || has("accelerator_count") => Some(Kind::Run),
                 () if has("model") || has("image") || has("trial_tokens") => Some(Kind::Workload),

@@ -9,6 +9,7 @@ use super::api::Call;
 use super::bodies::{self, Body};
 use super::rules::found;
 use super::shape::{camel, shaped};
+use crate::render::body::set;
 use crate::render::sdk;
 
 /// Arguments, and the member of the request that each is or belongs in; nothing for what the SDK uses
@@ -206,14 +207,6 @@ fn put(body: &mut Value, name: &str, place: &str, value: &Value) {
     }
 }
 
-/// Sets a member one or two levels below the body.
-fn set(body: &mut Value, place: &str, value: Value) {
-    let (above, name) = place.rsplit_once('/').unwrap_or_default();
-    if let Some(Value::Object(entries)) = body.pointer_mut(above) {
-        entries.insert(name.to_owned(), value);
-    }
-}
-
 /// A channel, whose source may be a URI or a folder of one's own, which the SDK uploads.
 fn channel(input: &Value) -> Value {
     let mut made = shaped(input);
@@ -342,25 +335,20 @@ fn snake(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found_in(document: &Value) -> Vec<(String, String)> {
-        let mut findings = Vec::new();
-        check(document, &mut findings);
-        findings
-            .into_iter()
-            .map(|one| (one.rule, one.pointer))
-            .collect()
-    }
+    use crate::lint::places::told_by;
 
     #[test]
     fn what_is_wrong_is_said_of_the_argument() {
-        let found = found_in(&json!({
-            "training_image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.6.0-gpu-py312",
-            "source_code": {"source_dir": "src", "entry_script": "train.py"}, "distributed": {"class": "Torchrun"},
-            "compute": {"instance_type": "ml.g5.12xlarg", "instance_count": 1, "enable_managed_spot_training": true},
-            "hyperparameters": {"epochs": 3}, "environment": {"HF_HOME": "/tmp/hf"}, "nonsense": 1,
-            "input_data_config": [{"channel_name": "a b", "data_source": "s3://team-a/train/"}]
-        }));
+        let found = told_by(
+            check,
+            &json!({
+                "training_image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.6.0-gpu-py312",
+                "source_code": {"source_dir": "src", "entry_script": "train.py"}, "distributed": {"class": "Torchrun"},
+                "compute": {"instance_type": "ml.g5.12xlarg", "instance_count": 1, "enable_managed_spot_training": true},
+                "hyperparameters": {"epochs": 3}, "environment": {"HF_HOME": "/tmp/hf"}, "nonsense": 1,
+                "input_data_config": [{"channel_name": "a b", "data_source": "s3://team-a/train/"}]
+            }),
+        );
         let has =
             |rule: &str, pointer: &str| found.iter().any(|one| one.0 == rule && one.1 == pointer);
         assert!(has("trainer-argument", "/nonsense"), "{found:?}");

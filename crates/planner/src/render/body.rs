@@ -72,6 +72,14 @@ pub fn body(request: &TrainingJobRequest) -> Value {
     all
 }
 
+/// Sets a member, by its pointer, of an object that is there; nothing happens if it is not.
+pub(crate) fn set(body: &mut Value, place: &str, value: Value) {
+    let (above, member) = place.rsplit_once('/').unwrap_or_default();
+    if let Some(Value::Object(holder)) = body.pointer_mut(above) {
+        holder.insert(member.to_owned(), value);
+    }
+}
+
 /// An object without its empty members.
 fn object(members: &[(&str, Option<Value>)]) -> Value {
     let given = members

@@ -226,7 +226,7 @@ fn drawn(draw: &mut Draw, conclusion: Conclusion) -> (Vec<Ranked>, Vec<NotRanked
     (ranked, not_ranked)
 }
 
-/// What the first sentence must say of odds: whoever is likelier than the first stands there.
+/// Whether the first sentence states the right odds: those of the likeliest unmeasured choice if it beats the first.
 fn states_odds(
     sentence: &str,
     conclusion: Conclusion,
@@ -248,8 +248,8 @@ fn states_odds(
     }
 }
 
-/// No superlative that the table contradicts; nothing leads beyond its limits without a word; whoever is
-/// likelier than the first stands first, with its odds; whoever was left out for a price stands there too.
+/// No superlative contradicts the table, not even a row that breaks a limit; a candidate beyond its limits never
+/// leads unqualified; an unmeasured favourite is named first, with its odds; so is whatever lacks a price.
 #[test]
 fn no_headline_says_more_than_its_table() {
     let mut draw = Draw(7);
@@ -277,7 +277,9 @@ fn no_headline_says_more_than_its_table() {
         let leads = text.starts_with("Buy ") || text.starts_with("Lean towards ");
         let sentence = text.split(". ").next().unwrap_or_default();
         let mut refused = not_ranked.iter().filter(|row| row.odds.is_none());
+        let is_least = |row: &Ranked| measure(row, minimize) >= measure(first, minimize);
         let is_true = (!is_flat || is_best_of_table(first, &ranked, minimize))
+            && (!is_flat || text.contains("within the limits") || ranked.iter().all(is_least))
             && (!leads || first.feasible)
             && states_odds(sentence, conclusion, &ranked, &not_ranked)
             && refused.all(|row| text.contains(&row.instance_type))

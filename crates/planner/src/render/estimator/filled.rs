@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::{flag, region, text};
 use super::image::image;
+use crate::render::body::set;
 
 /// The most characters of a job's name.
 const NAME_MAX: usize = 63;
@@ -105,13 +106,5 @@ fn sources_as_channel(body: &mut Value) {
     }
     if let Some(directory) = body.pointer_mut(place) {
         *directory = "\"/opt/ml/input/data/code/sourcedir.tar.gz\"".into();
-    }
-}
-
-/// Sets a member of an object that is there.
-fn set(body: &mut Value, place: &str, value: Value) {
-    let (above, member) = place.rsplit_once('/').unwrap_or_default();
-    if let Some(Value::Object(holder)) = body.pointer_mut(above) {
-        holder.insert(member.to_owned(), value);
     }
 }
