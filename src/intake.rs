@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use bakeoff_domain::finding::{Finding, Severity, capped};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::state::ExperimentState;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::measure::derived::TrainingShape;
+use bakeoff_domain::measure::overhead;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::measurement::Measurement;
@@ -28,6 +30,7 @@ use crate::app::{App, Settings};
 use crate::ids;
 use crate::read::figures::Figures;
 use crate::store::experiments::NewExperiment;
+use crate::store::experiments::measured::Measured as MeasuredTrial;
 use crate::store::experiments::specs::StoredProfile;
 use crate::store::experiments::waits::Waits;
 use crate::store::money::prices::{PricesOf, Tariffs};
@@ -315,27 +318,49 @@ async fn measurements(
         let is_same = (&own.model, own.precision) == (&workload.model, workload.precision);
         let mut candidates = trial.experiment.candidates();
         let candidate = candidates.find(|candidate| candidate.spec.name == trial.candidate);
-        let speed = candidate.and_then(|candidate| {
-            let shape = TrainingShape::of_candidate(candidate);
-            figures.speed(trial.trial_id, &shape)
-        });
-        if let (true, Some(candidate), Some(speed)) = (is_same, candidate, speed) {
-            all.push(measurement(trial.trial_id, candidate, speed.steady.mean));
+        if let (true, Some(candidate)) = (is_same, candidate) {
+            all.extend(measurement(trial, candidate, &figures));
         }
     }
     Ok(all)
 }
 
-/// What a trial has measured, as a spec would state it.
-fn measurement(trial: uuid::Uuid, candidate: Candidate<'_>, tokens_per_second: f64) -> Measurement {
-    Measurement {
+/// What a trial has measured, as a spec would state it; `None` without a speed.
+fn measurement(
+    trial: &MeasuredTrial,
+    candidate: Candidate<'_>,
+    figures: &Figures,
+) -> Option<Measurement> {
+    let shape = TrainingShape::of_candidate(candidate);
+    let tokens_per_second = figures.speed(trial.trial_id, &shape)?.steady.mean;
+    Some(Measurement {
         instance_type: candidate.spec.instance_type.clone(),
         instance_count: candidate.spec.instance_count,
         profile: candidate.profile.clone(),
         tokens_per_second,
+        overhead_seconds: overhead_seconds(trial, candidate, figures, tokens_per_second),
         code_version: Some(candidate.workload.code_version.clone()),
-        source: format!("measured by {}", TrialId(trial)),
-    }
+        source: format!("measured by {}", TrialId(trial.trial_id)),
+    })
+}
+
+/// What a trial's job was billed beside its steps; `None` if that cannot be told.
+fn overhead_seconds(
+    trial: &MeasuredTrial,
+    candidate: Candidate<'_>,
+    figures: &Figures,
+    tokens_per_second: f64,
+) -> Option<f64> {
+    let shape = TrainingShape::of_candidate(candidate);
+    // It may have done more often what recurs: any share that is one will do.
+    let pauses = figures.pauses(trial.trial_id, &shape, Some(1.0));
+    let billed = u64::try_from(trial.billable_seconds).ok()?;
+    let done = match trial.state {
+        TrialState::Completed => real(candidate.workload.trial_tokens),
+        _ => real(figures.step(trial.trial_id)?.unsigned_abs()) * shape.tokens_per_step()?,
+    };
+    let is_told = trial.billed_jobs == 1 && pauses.is_of_one_attempt();
+    is_told.then(|| overhead::beside_steps(billed, done, pauses.goodput(tokens_per_second)))
 }
 
 /// Replaces ids with the stored workloads and profiles. An id of another project finds nothing,

@@ -48,9 +48,12 @@ pub struct ComparisonRow {
     /// Optimiser steps per second. Measured; otherwise tokens per second divided by tokens per
     /// step.
     pub steps_per_second: Option<f64>,
+    /// The same in an hour.
+    pub steps_per_hour: Option<f64>,
     /// Measured utilisation of one GPU, 0 to 100: the mean over the steady window.
     pub gpu_utilization_percent: Option<f64>,
-    /// Measured memory utilisation of one GPU, 0 to 100: the mean over the steady window.
+    /// Measured memory utilisation of one GPU, 0 to 100: the mean over the steady window. Where only the memory in use is
+    /// reported, it is that of the reported total, or else of the catalog's.
     pub gpu_memory_utilization_percent: Option<f64>,
     /// Model FLOP utilisation: measured speed × FLOP per token, divided by the catalog's peak.
     pub mfu_percent: Option<f64>,

@@ -76,6 +76,9 @@ pub struct SpendView {
     /// Estimated: what every trial would have cost, run to its end. Null if nothing is known of
     /// one.
     pub full_usd: Option<Usd>,
+    /// Ends of its 90 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_usd_90: Option<[Usd; 2]>,
 }
 
 impl From<Spend> for SpendView {
@@ -84,11 +87,13 @@ impl From<Spend> for SpendView {
             usd,
             losers_usd,
             full_usd,
+            full_usd_90,
         } = spend;
         Self {
             usd,
             losers_usd,
             full_usd,
+            full_usd_90,
         }
     }
 }
@@ -132,6 +137,13 @@ pub struct RankedView {
     pub projected_cost_usd_max: Usd,
     pub price: String,
     pub price_status: PriceStatus,
+    /// What its full run saves against that of the cheapest as predicted, which would have been bought without
+    /// measuring. Projected; null where that one was not measured, and with spot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saves_usd: Option<Usd>,
+    /// Return on what the trials of the other choices have cost (ROI): what it saves beyond that, as a multiple of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_on_trials: Option<f64>,
     /// On the Pareto front of cost and time: no other candidate is better in both.
     pub pareto: bool,
     /// Whether the full run, as projected, stays within its budget and deadline.
@@ -160,6 +172,8 @@ impl From<Ranked> for RankedView {
             projected_cost_usd_max,
             price,
             price_status,
+            saves_usd,
+            return_on_trials,
             pareto,
             feasible,
             odds,
@@ -182,6 +196,8 @@ impl From<Ranked> for RankedView {
             projected_cost_usd_max,
             price,
             price_status,
+            saves_usd,
+            return_on_trials,
             pareto,
             feasible,
             odds: odds.map(Into::into),

@@ -1,5 +1,6 @@
 //! API views of a plan: each trial as it would run, with its forecast and what that is based on.
 
+use bakeoff_domain::measure::overhead::Overhead;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::ranking::outcome::Wait;
@@ -135,6 +136,9 @@ pub struct PlanView {
     /// How long it is expected to wait for its first instance; null without earlier starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_wait: Option<WaitView>,
+    /// What its job is expected to be billed beside its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_seconds: Option<OverheadView>,
     pub price: Option<PriceView>,
     /// The most that one attempt can cost. Empty when its price is unknown.
     pub worst_case: Option<WorstCaseView>,
@@ -165,6 +169,7 @@ impl From<TrialPlan> for PlanView {
             worst_case,
             intervals_divided_by,
             expected_wait,
+            overhead,
             forecast,
             request,
             // Of a step, which has no plan to show.
@@ -189,10 +194,36 @@ impl From<TrialPlan> for PlanView {
             held,
             intervals_divided_by,
             expected_wait: expected_wait.map(Into::into),
+            overhead_seconds: overhead.map(Into::into),
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),
             request: request.map(Into::into),
+        }
+    }
+}
+
+/// Seconds that a job is billed beside its steps, paid once however long it trains: downloads, the start of the script, and the
+/// upload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Overhead)]
+pub struct OverheadView {
+    /// Ends of the 90 % interval.
+    pub low: f64,
+    pub expected: f64,
+    pub high: f64,
+    /// Earlier jobs of this code that it was measured on; without any it is assumed.
+    pub jobs: u32,
+}
+
+impl From<Overhead> for OverheadView {
+    fn from(overhead: Overhead) -> Self {
+        let [low, high] = overhead.interval();
+        Self {
+            low,
+            expected: overhead.seconds,
+            high,
+            jobs: overhead.jobs,
         }
     }
 }
@@ -326,7 +357,8 @@ pub struct ForecastView {
     pub mfu_percent: f64,
     /// Where the time of a micro-step goes.
     pub seconds_per_micro_step: MicroStepView,
-    /// Hours to train on the trial's tokens, without launch and download.
+    /// Billed hours to train on the trial's tokens: downloads and start, steps and what recurs between them, and the
+    /// upload.
     pub trial_hours: IntervalView,
     pub full_run_hours: IntervalView,
     /// At the current price. Empty when the price is unknown.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::caps::cap;
 use super::client::{Client, Target};
-use super::report;
+use super::sheet;
 use crate::api::endpoints::{CreatedEndpoint, EndpointView};
 use crate::clock::real_sleep;
 use crate::ids;
@@ -266,7 +266,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(());
     }
-    let mut table = report::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
+    let mut table = sheet::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
     for one in &found {
         let until = one
             .expires_at
@@ -281,7 +281,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
             one.id.to_string(),
         ]);
     }
-    println!("{table}");
+    sheet::print(table);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
 
 use super::caps::cap;
-use super::{database, report};
+use super::{database, sheet};
 use crate::auth::keys::{Role, format_key, hash};
 use crate::auth::secrets::{self, events_key};
 use crate::clock::real_now;
@@ -95,7 +95,7 @@ async fn list(store: &Store) -> anyhow::Result<()> {
     }
     let now = real_now();
     let headers = ["id", "project", "role", "name", "created", "state"];
-    let mut table = report::table(&headers);
+    let mut table = sheet::table(&headers);
     for key in keys {
         let state = match (key.revoked_at, key.expires_at) {
             (Some(at), _) => format!("revoked {}", day(at)),
@@ -112,7 +112,7 @@ async fn list(store: &Store) -> anyhow::Result<()> {
             state,
         ]);
     }
-    println!("{table}");
+    sheet::print(table);
     Ok(())
 }
 

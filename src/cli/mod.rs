@@ -20,6 +20,7 @@ mod run;
 mod schema;
 mod secret;
 mod serve;
+mod sheet;
 
 use std::process::ExitCode;
 

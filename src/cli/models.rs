@@ -9,7 +9,7 @@ use bakeoff_domain::registry::{Approval, RegistryState};
 use clap::{Args, Subcommand};
 
 use super::client::{Client, Target};
-use super::report;
+use super::sheet;
 use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use crate::api::trials::TrialView;
 use crate::clock::{Stopwatch, real_sleep};
@@ -238,7 +238,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(());
     }
-    let mut table = report::table(&["group", "version", "state", "approval", "trial", "id"]);
+    let mut table = sheet::table(&["group", "version", "state", "approval", "trial", "id"]);
     for one in &found {
         let version = one
             .version
@@ -252,7 +252,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
             one.id.to_string(),
         ]);
     }
-    println!("{table}");
+    sheet::print(table);
     Ok(())
 }
 

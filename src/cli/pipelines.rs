@@ -15,7 +15,7 @@ use rust_decimal::Decimal;
 use serde_json::Value;
 
 use super::client::{Client, Target};
-use super::report;
+use super::sheet;
 use crate::api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
 use crate::api::purchases::{ApprovePurchase, RefusePurchase};
 use crate::clock::real_sleep;
@@ -305,7 +305,7 @@ fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
         pipeline.settled_usd,
         pipeline.budget_usd
     );
-    let mut table = report::table(&["step", "kind", "state", "cost", "what came of it"]);
+    let mut table = sheet::table(&["step", "kind", "state", "cost", "what came of it"]);
     for step in &pipeline.steps {
         let state = if step.reused_from.is_some() {
             "completed (reused)"
@@ -320,7 +320,7 @@ fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
             outcome(step),
         ]);
     }
-    println!("{table}");
+    sheet::print(table);
     if matches!(
         pipeline.state,
         PipelineState::Failed | PipelineState::Cancelled
@@ -387,7 +387,7 @@ async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = report::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
+    let mut table = sheet::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
     for one in &found {
         let done = one
             .steps
@@ -402,6 +402,6 @@ async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
             one.id.to_string(),
         ]);
     }
-    println!("{table}");
+    sheet::print(table);
     Ok(ExitCode::SUCCESS)
 }

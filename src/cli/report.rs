@@ -9,8 +9,7 @@ use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::predict::forecast::Interval;
 use bakeoff_planner::preview::{CandidatePreview, Preview};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
+use comfy_table::{Cell, Color};
 
 use serde::Serialize;
 
@@ -21,6 +20,7 @@ use crate::api::decisions::RecommendationView;
 use crate::api::experiments::CreatedExperiment;
 use crate::api::findings::FindingView;
 use crate::api::full_runs::FullRunPreview;
+use crate::cli::sheet::{self, right, table};
 
 fn purchase(option: PurchaseOption) -> &'static str {
     match option {
@@ -34,20 +34,6 @@ fn purchase(option: PurchaseOption) -> &'static str {
 pub(super) struct Ended {
     pub(super) comparison: Comparison,
     pub(super) recommendation: RecommendationView,
-}
-
-/// An empty table with these headers.
-pub(super) fn table(headers: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(headers.iter().copied());
-    table
-}
-
-fn right(text: impl ToString) -> Cell {
-    Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
 /// Prints what was started, and the linter's findings.
@@ -141,7 +127,7 @@ pub(super) fn preview(preview: &Preview) {
     for candidate in &preview.candidates {
         rows.add_row(candidate_row(candidate));
     }
-    println!("{rows}");
+    sheet::print(rows);
     println!(
         "one attempt of each trial reserves at most {} of the {} budget",
         preview.worst_case_usd, preview.budget_usd
@@ -415,7 +401,8 @@ pub(super) fn calibration(found: &Calibration) {
             right(format!("{:+.1} %", row.bias_percent)),
         ]);
     }
-    println!("{rows}\na bias above zero: the predictions are too high");
+    sheet::print(rows);
+    println!("a bias above zero: the predictions are too high");
 }
 
 pub(super) fn ended(ended: &Ended) {
@@ -436,7 +423,7 @@ pub(super) fn ended(ended: &Ended) {
     for row in &comparison.rows {
         rows.add_row(measured(row));
     }
-    println!("{rows}");
+    sheet::print(rows);
     for row in &comparison.rows {
         if let (TrialState::Stopped, Some(reason)) = (row.state, &row.reason) {
             let option = row.purchase_option.map_or("", purchase);
@@ -530,7 +517,7 @@ fn recommendation(ended: &Ended) {
         for row in &view.ranked {
             ranked.add_row(projected(row));
         }
-        println!("{ranked}");
+        sheet::print(ranked);
     }
     let mark = match view.conclusion {
         Conclusion::Clear | Conclusion::Reached => "✔",

@@ -32,7 +32,7 @@ fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     if bool::from(given.as_bytes().ct_eq(own.as_bytes())) {
         return Ok(());
     }
-    Err(Problem::unauthenticated(
+    Err(Problem::unproven(
         "send `Authorization: Bearer bke_…`; `bakeoff keys events` prints the key on the host",
     ))
 }
@@ -40,7 +40,7 @@ fn is_event_bridge(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
 /// Extracts the event from an SNS message; `None` if the message is about the subscription.
 async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
     let Some(sns) = &app.sns else {
-        return Err(Problem::unauthenticated(
+        return Err(Problem::unproven(
             "this service does not accept SNS messages: start it with --sns-topic ARN",
         ));
     };
@@ -53,7 +53,7 @@ async fn open_sns(app: &App, body: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
         Ok(Opened::Nothing) => Ok(None),
         Err(error @ SnsError::Unreachable(_)) => Err(Problem::unavailable(&error.to_string())),
         Err(error @ SnsError::Malformed(_)) => Err(Problem::malformed(error.to_string())),
-        Err(error) => Err(Problem::unauthenticated(&error.to_string())),
+        Err(error) => Err(Problem::unproven(&error.to_string())),
     }
 }
 

@@ -42,6 +42,7 @@ const COLUMNS: &[(&str, Kind)] = &[
     ("tokens_per_second_basis", Kind::Text),
     ("samples_per_second", Kind::Real),
     ("steps_per_second", Kind::Real),
+    ("steps_per_hour", Kind::Real),
     ("gpu_utilization_percent", Kind::Real),
     ("gpu_memory_utilization_percent", Kind::Real),
     ("mfu_percent", Kind::Real),

@@ -30,6 +30,7 @@ mod logs;
 mod model_packages;
 mod ops;
 mod page;
+mod parameters;
 mod pipelines;
 mod plans;
 mod problem;
@@ -245,7 +246,12 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// The router of the whole service.
 pub fn router(app: App) -> Router {
     let (router, document) = routes().split_for_parts();
+    let bare = parameters::bare(&document);
     router
+        .route_layer(axum::middleware::from_fn_with_state(
+            bare,
+            parameters::refuse,
+        ))
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .route("/", get(|| async { Redirect::temporary("/docs") }))
         .fallback(|| async {

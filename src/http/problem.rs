@@ -44,6 +44,9 @@ pub struct Problem {
     pub retryable: bool,
 }
 
+/// Characters of what AWS said that are shown.
+const SAID_MAX: usize = 300;
+
 impl Problem {
     fn new(status: StatusCode, code: &str, title: &str, detail: impl Into<String>) -> Self {
         Self {
@@ -66,6 +69,14 @@ impl Problem {
             "No valid API key",
             detail,
         )
+    }
+
+    /// A message of another program that does not prove who has sent it.
+    pub fn unproven(detail: &str) -> Self {
+        Self {
+            title: "The message is not signed as it should be".to_owned(),
+            ..Self::unauthenticated(detail)
+        }
     }
 
     pub fn forbidden(detail: impl Into<String>) -> Self {
@@ -219,7 +230,7 @@ impl Problem {
 
     /// What AWS answered instead of `what`, which needs the permissions `allow`.
     pub fn of_aws(error: AwsError, what: &str, allow: &str) -> Self {
-        tracing::info!(%error, what, "AWS did not return what was asked for");
+        tracing::warn!(%error, what, "AWS did not return what was asked for");
         match error {
             AwsError::Denied(said) => Self::upstream(
                 "aws_denied",
@@ -233,11 +244,16 @@ impl Problem {
             AwsError::Expired(_) => Self::unavailable(
                 "the service's AWS credentials have expired; their provider renews them",
             ),
-            AwsError::AlreadyExists(_)
-            | AwsError::Throttled(_)
-            | AwsError::LimitExceeded(_)
-            | AwsError::Unknown(_) => {
-                Self::unavailable(&format!("AWS did not return {what}; try again"))
+            AwsError::Throttled(_) => Self::unavailable(&format!(
+                "AWS limits how often it is asked, and did not return {what}; try again in a moment"
+            )),
+            AwsError::AlreadyExists(said)
+            | AwsError::LimitExceeded(said)
+            | AwsError::Unknown(said) => {
+                let said: String = said.chars().take(SAID_MAX).collect();
+                Self::unavailable(&format!(
+                    "AWS did not return {what}: {said}. If that passes by itself, try again; otherwise it has to be mended first"
+                ))
             }
         }
     }

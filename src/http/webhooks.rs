@@ -38,12 +38,12 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 fn required<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Problem> {
-    let missing = || Problem::unauthenticated(&format!("missing header {name}"));
+    let missing = || Problem::unproven(&format!("missing header {name}"));
     header(headers, name).ok_or_else(missing)
 }
 
 fn refused() -> Problem {
-    Problem::unauthenticated("unknown template, or the signature does not match the body")
+    Problem::unproven("unknown template, or the signature does not match the body")
 }
 
 /// The template, if a delivery proves to know its secret; `is_proof` is asked of each secret that counts. A stranger
@@ -189,7 +189,7 @@ async fn from_gitlab<'a>(
             required(headers, "webhook-timestamp")?,
         );
         if !is_fresh(sent) {
-            return Err(Problem::unauthenticated(
+            return Err(Problem::unproven(
                 "webhook-timestamp is more than five minutes off",
             ));
         }

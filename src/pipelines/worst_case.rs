@@ -51,7 +51,9 @@ pub async fn findings(
         let Some(comparison) = comparison else {
             continue;
         };
-        let Some(dearest) = dearest(app, project, comparison, step, run).await? else {
+        // On the heap, as it is large.
+        let looked = Box::pin(dearest(app, project, comparison, step, run)).await?;
+        let Some(dearest) = looked else {
             continue;
         };
         let needed = Usd(dearest.usd.0.ceil());
@@ -194,6 +196,8 @@ fn unmeasured(plan: &TrialPlan, hours: f64) -> Ranked {
         projected_cost_usd_max: Usd::ZERO,
         price: String::new(),
         price_status: PriceStatus::Listed,
+        saves_usd: None,
+        return_on_trials: None,
         pareto: false,
         feasible: true,
         odds: None,

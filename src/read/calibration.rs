@@ -125,8 +125,10 @@ fn of_trial(
     trial: &Trial,
     now: DateTime<Utc>,
 ) -> Vec<Score> {
+    // Earlier plans left out what is billed beside the steps.
+    let is_whole = trial.plan.overhead.is_some();
     let is_done = trial.state == TrialState::Completed && experiment.full_run.is_none();
-    let Some(forecast) = trial.plan.forecast.as_ref().filter(|_| is_done) else {
+    let Some(forecast) = (trial.plan.forecast.as_ref()).filter(|_| is_done && is_whole) else {
         return Vec::new();
     };
     let ran = outcome(evidence, experiment.resolved.workload(), trial, now);
@@ -141,7 +143,7 @@ fn of_trial(
         low: forecast.trial_hours.low,
         expected: forecast.trial_hours.expected,
         high: forecast.trial_hours.high,
-        measured: real(ran.training_seconds) / 3600.0,
+        measured: real(ran.billable_seconds) / 3600.0,
     });
     let usd = forecast.trial_usd.and_then(|predicted| {
         Some(Score {

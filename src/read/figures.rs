@@ -19,13 +19,15 @@ use crate::store::series::Series;
 use crate::store::{Store, StoreError};
 
 /// Metrics that tables show as steady means; all others are shown as latest values.
-const STEADY: [&str; 6] = [
+const STEADY: [&str; 8] = [
     metric::TOKENS_PER_SECOND,
     metric::TOKENS_PER_SECOND_PER_DEVICE,
     metric::SAMPLES_PER_SECOND,
     metric::STEPS_PER_SECOND,
     metric::GPU_UTILIZATION,
     metric::GPU_MEMORY_UTILIZATION,
+    metric::GPU_MEMORY_USED,
+    metric::GPU_MEMORY_TOTAL,
 ];
 /// Metrics that are speeds.
 const SPEEDS: [&str; 4] = [

@@ -19,6 +19,7 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
+use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::full_run;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Tokens, evidence_sha256};
 use bakeoff_domain::ranking::race;
@@ -134,6 +135,13 @@ impl Evidence {
         } else {
             Pauses::Unknown
         }
+    }
+
+    /// Tokens trained so far, by the last step that was reported.
+    fn tokens_done(&self, trial: &Trial, workload: &WorkloadSpec) -> Option<f64> {
+        let step = self.figures.step(trial.id.0)?;
+        let shape = rows::shape_of_plan(&trial.plan, workload);
+        Some(real(step.unsigned_abs()) * shape.tokens_per_step()?)
     }
 
     fn attempts(&self, trial: &Trial) -> &[Attempt] {
@@ -445,6 +453,7 @@ fn outcome(
         price: evidence.price(trial, now),
         tokens_per_second: evidence.speed(trial, workload),
         pauses: evidence.pauses(trial, workload),
+        tokens_done: evidence.tokens_done(trial, workload),
         training_seconds: total(attempts, |attempt| attempt.training_seconds),
         billable_seconds: total(attempts, |attempt| attempt.billable_seconds),
         wall_seconds: wall.max(0).unsigned_abs(),

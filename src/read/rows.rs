@@ -78,6 +78,7 @@ pub(super) fn shape_of_run(spec: &RunSpec) -> TrainingShape<'_> {
         global_batch: spec.global_batch,
         accelerators: spec.accelerator_count,
         peak_tflops: spec.peak_tflops(),
+        accelerator_gib: spec.like().and_then(|one| one.accelerator_memory_gib),
         epoch_tokens: spec.epoch_tokens,
         planned_steps: spec
             .planned_steps
@@ -99,6 +100,8 @@ fn measured(
     let speed = found.as_ref().map(|found| &found.steady);
     let derived = shape.derive(speed.map(|speed| speed.mean));
     let step = figures.step(id);
+    let steps_per_second = figures.mean(id, metric::STEPS_PER_SECOND);
+    let steps_per_second = steps_per_second.or(derived.steps_per_second);
     let row = ComparisonRow {
         instance_count: 1,
         accelerator_count: shape.accelerators,
@@ -113,12 +116,11 @@ fn measured(
         samples_per_second: figures
             .mean(id, metric::SAMPLES_PER_SECOND)
             .or(derived.samples_per_second),
-        steps_per_second: figures
-            .mean(id, metric::STEPS_PER_SECOND)
-            .or(derived.steps_per_second),
+        steps_per_second,
+        steps_per_hour: steps_per_second.map(|speed| 3600.0 * speed),
         mfu_percent: derived.mfu_percent,
         gpu_utilization_percent: figures.mean(id, metric::GPU_UTILIZATION),
-        gpu_memory_utilization_percent: figures.mean(id, metric::GPU_MEMORY_UTILIZATION),
+        gpu_memory_utilization_percent: gpu_memory(figures, id, shape),
         train_loss: figures.last(id, metric::TRAIN_LOSS),
         validation_loss: figures.last(id, metric::VALIDATION_LOSS),
         step,
@@ -136,6 +138,17 @@ fn measured(
     } else {
         remaining(row, figures, id, shape, now)
     }
+}
+
+/// Percent of an accelerator's memory: as reported, or else of what is used.
+fn gpu_memory(figures: &Figures, id: Uuid, shape: &TrainingShape<'_>) -> Option<f64> {
+    let reported = figures.mean(id, metric::GPU_MEMORY_UTILIZATION);
+    reported.or_else(|| {
+        shape.memory_percent(
+            figures.mean(id, metric::GPU_MEMORY_USED),
+            figures.mean(id, metric::GPU_MEMORY_TOTAL),
+        )
+    })
 }
 
 /// Adds the remaining time and cost of a training run with a planned end.

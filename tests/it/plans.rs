@@ -104,7 +104,7 @@ const TABLES: [(&str, &str); 18] = [
         "plans: where it was measured before",
     ),
     (
-        "SELECT id, experiment_id, candidate FROM trials",
+        "SELECT id, experiment_id, candidate, state, purchase_option FROM trials",
         "plans: by which trials",
     ),
     ("ORDER BY id DESC LIMIT $7", "experiments: newest first"),

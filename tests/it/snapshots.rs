@@ -125,6 +125,8 @@ fn completed(number: u128, candidate: &str, price: Price, tokens_per_second: f64
         cost_usd: Usd(100.into()),
         predicted_usd: None,
         expected_wait: None,
+        overhead: None,
+        tokens_done: None,
         intervals_divided_by: None,
     }
 }

@@ -21,8 +21,13 @@ const TAKEN_TEXTS: [&str; 1] = ["Cannot create already existing"];
 
 /// Definite refusals by SageMaker and CloudWatch themselves: nothing happened, and a retry will not
 /// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
-const DEFINITE: [&str; 18] = [
+const DEFINITE: [&str; 22] = [
     "PreconditionFailed",
+    // Of S3, about a bucket in another region or a name that is none: the same request is refused for ever.
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "InvalidBucketName",
     "ValidationException",
     "ValidationError",
     "ConflictException",
@@ -40,6 +45,18 @@ const DEFINITE: [&str; 18] = [
     "SerializationException",
     "UnknownOperationException",
     "NotFoundException",
+];
+
+/// What S3 says of keys and accounts that it does not accept: nobody gets in before somebody mends them. SageMaker's own
+/// such codes are uncertain, as a skewed clock gives them too.
+const NOT_ADMITTED: [&str; 7] = [
+    "NotSignedUp",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AllAccessDisabled",
+    "AccountProblem",
+    "InvalidSecurity",
+    "InvalidToken",
 ];
 
 /// An error is definite only if its status is below 500 and its code is a known refusal. In every
@@ -88,6 +105,9 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         | "UnrecognizedClientException"
         | "InvalidClientTokenId"
         | "OptInRequired" => AwsError::Denied(message),
+        refused if NOT_ADMITTED.contains(&refused) => {
+            AwsError::Denied(format!("{code}: {message}"))
+        }
         "ExpiredTokenException" | "ExpiredToken" => AwsError::Expired(message),
         "ResourceInUse" => AwsError::AlreadyExists(message),
         "ResourceLimitExceeded" | "ServiceQuotaExceededException" => {

@@ -8,7 +8,6 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::money::{Usd, price};
 use bakeoff_domain::ranking::outcome::{Outcome, Predicted, Tokens};
-use bakeoff_domain::ranking::posterior::PROBE_HOURS;
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::Conclusion;
@@ -22,8 +21,8 @@ use crate::table::{Throughput, leave_out, share};
 use crate::throughput::{fit, kind, product};
 use crate::trial::{cheapest, waiting};
 
-/// Hours of the full run at the fastest arm's speed: 200 probes.
-const FULL_HOURS: f64 = 200.0 * PROBE_HOURS;
+/// Hours of the full run at the fastest arm's speed: 200 figures, each with the start of its job.
+const FULL_HOURS: f64 = 90.0;
 /// Hours of a trial, of which a probe is the head.
 const TRIAL_HOURS: f64 = 5.0;
 /// Half width of a measured speed: its floor.

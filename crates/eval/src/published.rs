@@ -208,7 +208,7 @@ pub(crate) fn worded(row: &Published) -> Option<Worded> {
 /// Standard deviations of the prior of an effect, of what one source's code differs by, and of its
 /// rows about that.
 const EFFECT_SD: f64 = 0.30;
-const SOURCE_SD: f64 = predict::IMPLEMENTATION;
+const SOURCE_SD: f64 = 0.30;
 const ROW_SD: f64 = predict::UNFITTED;
 
 /// How far a row is from the law, and which effects it has.
@@ -278,6 +278,8 @@ pub(crate) fn sources(rows: &[Published]) -> Vec<&str> {
 #[derive(Default)]
 struct Scores {
     errors_pct: Vec<f64>,
+    /// With their signs: above zero, the prediction is too fast.
+    signed_pct: Vec<f64>,
     held: Vec<bool>,
     width_factors: Vec<f64>,
 }
@@ -286,6 +288,7 @@ impl Scores {
     fn add(&mut self, [low, expected, high]: [f64; 3], measured: f64) {
         self.errors_pct
             .push(100.0 * (expected / measured - 1.0).abs());
+        self.signed_pct.push(100.0 * (expected / measured - 1.0));
         self.held.push((low..=high).contains(&measured));
         self.width_factors.push((high / low).sqrt());
     }
@@ -295,7 +298,10 @@ impl Scores {
     }
 
     fn figures(&self) -> Value {
-        json!({"median_abs_pct_error": median(&self.errors_pct), "coverage90": self.coverage()})
+        json!({
+            "median_abs_pct_error": median(&self.errors_pct), "bias_pct": median(&self.signed_pct),
+            "coverage90": self.coverage(),
+        })
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) fn waiting(name: &str, usd_per_hour: Usd) -> Outcome {
         }),
         tokens_per_second: None,
         predicted: None,
+        overhead: None,
+        tokens_done: None,
         training_seconds: 0,
         billable_seconds: 0,
         wall_seconds: 0,

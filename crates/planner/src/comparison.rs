@@ -1,11 +1,14 @@
 //! Which candidates may be ranked against each other. Within an experiment, the model, data, code,
 //! sequence length and optimiser are the same by construction (one workload); a profile can only
-//! change the global batch and the optimiser's hyperparameters. Strategy, micro-batch,
+//! change the global batch and hyperparameters, of which some change only how it runs. Strategy, micro-batch,
 //! accumulation, offload and checkpointing may differ.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::spec::{OptimizerStates, ProfileSpec};
 
+use crate::learnt::may_change_learning;
 use crate::lint::rules::found;
 
 /// What must be equal for two candidates to be ranked: the global batch and the candidate's own
@@ -37,7 +40,7 @@ pub fn incomparable(identities: &[Identity]) -> Vec<Option<Finding>> {
 fn reference(identities: &[Identity]) -> Option<&Identity> {
     let same = |left: &Identity, right: &Identity| {
         left.global_batch == right.global_batch
-            && left.profile.hyperparameters == right.profile.hyperparameters
+            && learnt(&left.profile) == learnt(&right.profile)
             && numbers(&left.profile) == numbers(&right.profile)
     };
     let supporters = |identity: &Identity| {
@@ -51,6 +54,45 @@ fn reference(identities: &[Identity]) -> Option<&Identity> {
         .iter()
         .rev()
         .max_by_key(|identity| supporters(identity))
+}
+
+/// The hyperparameters that may change what is learnt.
+fn learnt(profile: &ProfileSpec) -> Entries {
+    let all = profile.hyperparameters.iter();
+    let own = all.filter(|(name, _)| may_change_learning(name));
+    own.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// What is said of hyperparameters that differ and change only how a training runs: one finding for each candidate that
+/// sets some to other values than the usual one.
+pub fn differences_in_running(identities: &[Identity]) -> Vec<Finding> {
+    let Some(reference) = reference(identities) else {
+        return Vec::new();
+    };
+    let of_one = |identity: &Identity| {
+        let (here, there) = (
+            &identity.profile.hyperparameters,
+            &reference.profile.hyperparameters,
+        );
+        let keys: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+        let differs =
+            |key: &&&String| here.get(**key) != there.get(**key) && !may_change_learning(key);
+        let names: Vec<&str> = keys
+            .iter()
+            .filter(differs)
+            .map(|key| key.as_str())
+            .collect();
+        let at = format!("/candidates/{}/profile/hyperparameters", identity.index);
+        (!names.is_empty()).then(|| {
+            found("hyperparameters-of-running", at).says(format!(
+                "{} has its own {}: taken to change how it runs and not what it learns, so that it is compared with the others",
+                identity.candidate,
+                names.join(", ")
+            ))
+        })
+    };
+    identities.iter().filter_map(of_one).collect()
 }
 
 /// The number formats that training depends on, beside the workload's precision.
@@ -95,10 +137,7 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
             )),
         );
     }
-    let (key, here) = first_difference(
-        &identity.profile.hyperparameters,
-        &reference.profile.hyperparameters,
-    )?;
+    let (key, here) = first_difference(&learnt(&identity.profile), &learnt(&reference.profile))?;
     let there = reference
         .profile
         .hyperparameters
@@ -114,12 +153,12 @@ fn difference(identity: &Identity, reference: &Identity) -> Option<Finding> {
             identity.candidate
         ))
         .fix(format!(
-            "move {key} to the workload's hyperparameters, so that all candidates share one value"
+            "move {key} to the workload's hyperparameters, so that all candidates share one value; if it changes only how the script runs, pass it by the profile's environment"
         )),
     )
 }
 
-type Entries = std::collections::BTreeMap<String, String>;
+type Entries = BTreeMap<String, String>;
 
 fn first_difference(here: &Entries, there: &Entries) -> Option<(String, String)> {
     let keys = here.keys().chain(there.keys());
@@ -239,5 +278,23 @@ mod tests {
         let findings = incomparable(&identities(&profiles));
         assert!(findings[0].is_none() && findings[2].is_none());
         assert_eq!(findings[1].as_ref().unwrap().rule, "hyperparameters-differ");
+    }
+
+    /// Document 001's P4de profile uses its NVMe disks.
+    #[test]
+    fn a_cache_on_nvme_is_another_way_to_run_the_same() {
+        let mut profiles = [profile(8, 1), profile(8, 1), profile(8, 1)];
+        profiles[1]
+            .hyperparameters
+            .insert("use_nvme_cache".into(), "true".into());
+        let all = identities(&profiles);
+        assert!(incomparable(&all).iter().all(Option::is_none));
+        let said = differences_in_running(&all);
+        assert_eq!(said.len(), 1);
+        assert!(
+            said[0].message.contains("c1 has its own use_nvme_cache"),
+            "{}",
+            said[0].message
+        );
     }
 }

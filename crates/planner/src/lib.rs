@@ -5,6 +5,7 @@
 //! simulated region.
 
 pub mod comparison;
+mod learnt;
 pub mod lint;
 pub mod plan;
 pub mod predict;

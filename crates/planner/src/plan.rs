@@ -8,6 +8,7 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding, Severity};
 use bakeoff_domain::ids::TrialId;
 use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::measure::overhead::Overhead;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{Tariff, WorstCase, worst_case};
 use bakeoff_domain::money::{Usd, cost};
@@ -29,6 +30,7 @@ use uuid::Uuid;
 
 use crate::lint::rules::found;
 use crate::predict::Calibration;
+use crate::predict::billed::Beside;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast, Interval};
 use crate::recurring::{self, MoreOften};
@@ -71,6 +73,9 @@ pub struct TrialPlan {
     /// How long earlier starts of its type waited; empty without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_wait: Option<Wait>,
+    /// What its job is expected to be billed beside its steps; empty in plans from before it was stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Overhead>,
     /// Predicted speed, hours and dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
@@ -113,6 +118,7 @@ impl TrialPlan {
             worst_case: None,
             intervals_divided_by: None,
             expected_wait: None,
+            overhead: None,
             forecast: None,
             request: None,
             processing: None,
@@ -242,6 +248,8 @@ impl TrialPlan {
             pauses: Pauses::Unknown,
             intervals_divided_by: self.intervals_divided_by,
             expected_wait: self.expected_wait,
+            overhead: self.overhead,
+            tokens_done: None,
             predicted: forecast.map(|forecast| {
                 let shared = forecast.shared_log_sd.unwrap_or(SHARED_LOG_SD);
                 predicted(forecast.tokens_per_second, shared)
@@ -527,13 +535,15 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         && candidate.profile.accelerators_per_replica() <= candidate.spec.accelerators();
     let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
     let price = bare.price.as_ref();
+    let beside = Beside::of(spec, candidate);
+    let option = bare.purchase_option;
     let forecast = instance.and_then(|_| {
-        let option = bare.purchase_option;
-        forecast::forecast(spec, candidate, option, price, &context.calibration)
+        let law = &context.calibration;
+        forecast::forecast(spec, candidate, option, price, law, beside)
     });
     // Of spot, all hours are projected as they were: what the trial did more often, too.
     let is_measured_for_minutes = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full
-        && bare.purchase_option == PurchaseOption::OnDemand;
+        && option == PurchaseOption::OnDemand;
     let more_often = forecast
         .as_ref()
         .filter(|_| is_measured_for_minutes)
@@ -542,7 +552,10 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         workload: &often.workload,
         ..candidate
     });
-    let request = request::template(spec, sent, bare.purchase_option, steps);
+    let intervals_divided_by = more_often.as_ref().map(|often| often.divided_by);
+    let own = beside.oftener(intervals_divided_by);
+    let forecast = forecast.map(|one| one.of_trial(own, candidate, price, option));
+    let request = request::template(spec, sent, option, steps);
     let transfer = transfer_seconds(workload);
     let worst_case = bare.price.as_ref().map(|price| {
         let sent = JobRequest::Training(&request);
@@ -552,7 +565,8 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         steps,
         fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
         forecast,
-        intervals_divided_by: more_often.map(|often| often.divided_by),
+        overhead: Some(beside.overhead),
+        intervals_divided_by,
         worst_case,
         request: Some(request),
         ..bare

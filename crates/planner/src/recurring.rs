@@ -35,7 +35,10 @@ pub(crate) fn more_often(candidate: Candidate<'_>, steps_per_second: f64) -> Opt
     let has_speed = workload.metrics.iter().any(|metric| {
         matches!(
             metric.meaning,
-            Meaning::TokensPerSecond | Meaning::SamplesPerSecond | Meaning::StepsPerSecond
+            Meaning::TokensPerSecond
+                | Meaning::TokensPerSecondPerDevice
+                | Meaning::SamplesPerSecond
+                | Meaning::StepsPerSecond
         )
     });
     let intervals: Vec<u64> = (workload.recurring.iter())

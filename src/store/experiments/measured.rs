@@ -2,6 +2,7 @@
 //! from [`crate::read::figures`].
 
 use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::spec::ResolvedExperiment;
 use uuid::Uuid;
 
@@ -13,6 +14,10 @@ use crate::store::{Store, StoreError};
 pub struct Measured {
     pub trial_id: Uuid,
     pub candidate: String,
+    pub state: TrialState,
+    /// BillableTimeInSeconds of its jobs on demand, and how many of them were billed any.
+    pub billable_seconds: i64,
+    pub billed_jobs: i64,
     pub experiment: ResolvedExperiment,
 }
 
@@ -42,8 +47,14 @@ impl Store {
         .await?;
         let ids: Vec<Uuid> = experiments.iter().map(|row| row.id).collect();
         let trials = sqlx::query!(
-            r#"SELECT id, experiment_id, candidate FROM trials
-               WHERE experiment_id = ANY($1) AND state IN ('completed', 'stopped') ORDER BY id DESC LIMIT $2"#,
+            r#"SELECT t.id, t.experiment_id, t.candidate, t.state, b.seconds AS "seconds!", b.jobs AS "jobs!"
+               FROM (SELECT id, experiment_id, candidate, state, purchase_option FROM trials
+                     WHERE experiment_id = ANY($1) AND state IN ('completed', 'stopped') ORDER BY id DESC LIMIT $2) t
+               CROSS JOIN LATERAL (SELECT coalesce(sum(billable_seconds), 0)::bigint AS seconds,
+                                          count(*) FILTER (WHERE billable_seconds > 0) AS jobs
+                                   FROM jobs WHERE experiment_id = t.experiment_id AND trial_id = t.id
+                                                AND t.purchase_option = 'on_demand') b
+               ORDER BY t.id DESC"#,
             &ids,
             TRIALS,
         )
@@ -58,6 +69,10 @@ impl Store {
             all.push(Measured {
                 trial_id: trial.id,
                 candidate: trial.candidate,
+                state: TrialState::parse(&trial.state)
+                    .ok_or_else(|| StoreError::corrupt("trials", trial.id, "state"))?,
+                billable_seconds: trial.seconds,
+                billed_jobs: trial.jobs,
                 experiment: read_resolved(&experiment.spec, experiment.id)?,
             });
         }

@@ -1,6 +1,7 @@
 //! All answers together: shares, beside the goals that they are held to.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use super::workloads::TYPES;
 const GOOD_MIN: f64 = 95.0;
 const WRONG_BUY_MAX: f64 = 5.0;
 const WASTE_MAX: f64 = 10.0;
+const HELD: RangeInclusive<f64> = 85.0..=97.0;
 
 /// One figure of the report.
 struct Line {
@@ -86,6 +88,8 @@ fn lines(answers: &[Answer], took: Duration) -> Vec<Line> {
     lines.push(waste(answers));
     lines.push(budgets(answers));
     lines.push(intervals(answers));
+    lines.push(planned(answers));
+    lines.push(receipts(answers));
     lines.push(line(
         "took",
         format!("{} s", took.as_secs()),
@@ -217,6 +221,50 @@ fn intervals(answers: &[Answer]) -> Line {
         format!("held the truth in {share:.1} %"),
         json!({ "interval90_coverage_pct": share }),
     )
+}
+
+/// What plans said of their trials' dollars.
+fn planned(answers: &[Answer]) -> Line {
+    let all: Vec<(bool, f64)> = answers.iter().flat_map(Answer::planned_errors).collect();
+    let held = percent(all.iter().filter(|(holds, _)| *holds).count(), all.len());
+    let errors = || all.iter().map(|(_, error)| 100.0 * error);
+    let off = median(errors().map(f64::abs).collect());
+    let bias = median(errors().collect());
+    line(
+        "stated 90 % intervals of trials' dollars (85 to 97 %)",
+        format!(
+            "held the truth in {held:.1} % of {}; {off:.1} % off, {bias:+.1} % by the median",
+            all.len()
+        ),
+        json!({
+            "trial_usd_coverage_pct": held, "trial_usd_error_pct": off, "trial_usd_bias_pct": bias,
+        }),
+    )
+    .must(HELD.contains(&held))
+}
+
+/// What answers say that every trial to its end would have cost, most of which never ran.
+fn receipts(answers: &[Answer]) -> Line {
+    let all: Vec<(bool, f64)> = answers.iter().filter_map(Answer::receipt).collect();
+    let held = percent(all.iter().filter(|(holds, _)| *holds).count(), all.len());
+    let off = median(all.iter().map(|(_, error)| 100.0 * error.abs()).collect());
+    let both = answers.iter().map(Answer::receipt_beside_truth);
+    let (said, truth) = both.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let bias = 100.0 * (said / truth - 1.0);
+    line(
+        "stated 90 % intervals of what everything costs (≥ 85 %)",
+        format!(
+            "held the truth in {held:.1} % of {}; {off:.1} % off by the median, {bias:+.1} % all together",
+            all.len()
+        ),
+        json!({ "receipt_error_pct": off, "receipt_bias_pct": bias, "receipt_coverage_pct": held }),
+    )
+    .must(held >= *HELD.start())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn percent(count: usize, of: usize) -> f64 {

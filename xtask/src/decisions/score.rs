@@ -18,8 +18,9 @@ pub(super) struct Truth {
     usd: f64,
     hours: f64,
     tokens_per_second: f64,
-    /// Dollars of its trial, run to the end.
+    /// Dollars of its trial, run to the end, and what its plan said of them: low, expected, high.
     trial_usd: f64,
+    planned_usd: Option<[f64; 3]>,
     keeps_limits: bool,
     /// Whether the experiment's budget let it run.
     could_run: bool,
@@ -29,6 +30,7 @@ impl Truth {
     fn json(&self) -> Value {
         json!({
             "candidate": self.candidate, "usd": self.usd, "hours": self.hours, "trial_usd": self.trial_usd,
+            "planned_usd": self.planned_usd,
             "tokens_per_second": self.tokens_per_second, "keeps_limits": self.keeps_limits,
         })
     }
@@ -48,6 +50,9 @@ pub(super) struct Answer {
     pub(super) started: usize,
     pub(super) spent_usd: f64,
     pub(super) losers_usd: f64,
+    /// What it says that all trials, each run to its end, would have cost, and its 90 % interval.
+    receipt_usd: Option<f64>,
+    receipt_interval: Option<(f64, f64)>,
     billed_usd: f64,
     budget_usd: f64,
     /// For each trial: what became of it, and why.
@@ -97,6 +102,10 @@ impl Answer {
             started: trials.iter().filter(has_attempt).count(),
             spent_usd: number_of(&answer["spend"]["usd"]),
             losers_usd: number_of(&answer["spend"]["losers_usd"]),
+            receipt_usd: answer["spend"]["full_usd"].as_f64(),
+            receipt_interval: answer["spend"]["full_usd_90"][0]
+                .as_f64()
+                .zip(answer["spend"]["full_usd_90"][1].as_f64()),
             billed_usd: billed_usd(record, &trials),
             budget_usd: number_of(&experiment["budget_usd"]),
             trials: trials.iter().map(summary).collect(),
@@ -162,6 +171,30 @@ impl Answer {
         all.map(|truth| truth.trial_usd).sum()
     }
 
+    /// Whether the receipt's interval holds the truth, and its error as a share of the truth: above zero, it says too much.
+    /// `None` without a receipt.
+    pub(super) fn receipt(&self) -> Option<(bool, f64)> {
+        let (said, (low, high)) = self.receipt_usd.zip(self.receipt_interval)?;
+        let truth = self.everything_usd();
+        (truth > 0.0).then(|| ((low..=high).contains(&truth), said / truth - 1.0))
+    }
+
+    /// What the receipt says, where there is one, and the truth.
+    pub(super) fn receipt_beside_truth(&self) -> (f64, f64) {
+        self.receipt_usd
+            .map_or((0.0, 0.0), |said| (said, self.everything_usd()))
+    }
+
+    /// Of each trial's planned dollars: whether the interval holds the truth, and the error as a share of it.
+    pub(super) fn planned_errors(&self) -> Vec<(bool, f64)> {
+        let planned = self.truths.iter().filter_map(|truth| {
+            let [low, expected, high] = truth.planned_usd?;
+            let holds = (low..=high).contains(&truth.trial_usd);
+            Some((holds, expected / truth.trial_usd - 1.0))
+        });
+        planned.collect()
+    }
+
     /// Whether it was billed, or says it spent, more than its budget.
     pub(super) fn is_over_budget(&self) -> bool {
         self.billed_usd.max(self.spent_usd) > self.budget_usd + 0.005
@@ -194,6 +227,7 @@ impl Answer {
         json!({
             "workload": self.number, "conclusion": self.conclusion, "headline": self.headline, "chosen": self.chosen,
             "regret_pct": self.regret().filter(|regret| regret.is_finite()), "interval": self.interval,
+            "receipt_usd": self.receipt_usd, "everything_usd": self.everything_usd(),
             "spent_usd": self.spent_usd, "losers_usd": self.losers_usd, "billed_usd": self.billed_usd,
             "budget_usd": self.budget_usd, "truths": truths, "trials": self.trials, "ranked": self.ranked,
             "not_ranked": self.not_ranked,
@@ -300,11 +334,19 @@ fn truths(stack: &Stack, spec: &Value, contenders: &[&Value]) -> Result<Vec<Trut
             hours,
             tokens_per_second: figure(full, "tokens_per_second")?,
             trial_usd: figure(own, "usd")?,
+            planned_usd: planned_usd(plan),
             keeps_limits: deadline.is_none_or(|deadline| hours <= deadline),
             could_run: trial["state"] != "refused",
         })
     });
     each.collect()
+}
+
+/// What a plan says of its trial's dollars.
+fn planned_usd(plan: &Value) -> Option<[f64; 3]> {
+    let told = &plan["forecast"]["trial_usd"];
+    let [low, expected, high] = ["low", "expected", "high"].map(|key| told[key].as_f64());
+    Some([low?, expected?, high?])
 }
 
 #[expect(clippy::cast_precision_loss, reason = "dollars of a run")]

@@ -10,7 +10,7 @@ named! {
     Figure {
         /// A trial's speed, by its plan.
         TokensPerSecond = "tokens_per_second",
-        /// A finished trial's hours of training, by its plan.
+        /// A finished trial's billed hours, by its plan.
         TrialHours = "trial_hours",
         /// A finished trial's cost, by its plan.
         TrialCostUsd = "trial_cost_usd",

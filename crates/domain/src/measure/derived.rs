@@ -11,6 +11,11 @@ use crate::money::{Usd, cost};
 use crate::number::real;
 use crate::spec::{Candidate, WorkloadSpec};
 
+/// Percent of an accelerator's memory beyond which a figure is in another unit. The catalog's size may be a little less
+/// than what a driver reports.
+const MEMORY_LEAST: f64 = 0.5;
+const MEMORY_MOST: f64 = 110.0;
+
 /// The shape of one training, the same for trials and external runs.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingShape<'a> {
@@ -20,6 +25,8 @@ pub struct TrainingShape<'a> {
     pub accelerators: u32,
     /// Of one accelerator.
     pub peak_tflops: Option<f64>,
+    /// Memory of one accelerator, as the catalog has it.
+    pub accelerator_gib: Option<f64>,
     pub epoch_tokens: Option<u64>,
     pub planned_steps: Option<i64>,
     /// Price of all instances together.
@@ -65,6 +72,7 @@ impl<'a> TrainingShape<'a> {
             global_batch: Some(global_batch).filter(|batch| *batch > 0),
             accelerators,
             peak_tflops: instance.and_then(InstanceType::peak_tflops),
+            accelerator_gib: instance.and_then(|one| one.accelerator_memory_gib),
             epoch_tokens: workload.epoch_tokens,
             planned_steps: None,
             usd_per_hour: None,
@@ -78,6 +86,16 @@ impl<'a> TrainingShape<'a> {
 
     pub fn tokens_per_step(&self) -> Option<f64> {
         Some(self.tokens_per_sample()? * real(self.global_batch?))
+    }
+
+    /// Percent of an accelerator's memory that is in use: of its total as it was reported, or else of the catalog's. `None`
+    /// where the figures do not fit together, as where they are in other units.
+    pub fn memory_percent(&self, used_mib: Option<f64>, total_mib: Option<f64>) -> Option<f64> {
+        let catalog = self.accelerator_gib.map(|gib| gib * 1024.0);
+        let percent = 100.0 * used_mib? / total_mib.or(catalog)?;
+        (MEMORY_LEAST..=MEMORY_MOST)
+            .contains(&percent)
+            .then_some(percent.min(100.0))
     }
 
     /// Progress towards the planned steps, 0 to 1.

@@ -145,6 +145,8 @@ pub const VALIDATION_LOSS: &str = "validation_loss";
 pub const STEP: &str = "step";
 pub const GPU_UTILIZATION: &str = "gpu_utilization_percent";
 pub const GPU_MEMORY_UTILIZATION: &str = "gpu_memory_utilization_percent";
+pub const GPU_MEMORY_USED: &str = "gpu_memory_used_mib";
+pub const GPU_MEMORY_TOTAL: &str = "gpu_memory_total_mib";
 
 /// A metric with a standard name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -316,7 +318,7 @@ pub const STANDARD: &[Standard] = &[
         ],
     },
     Standard {
-        name: "gpu_memory_used_mib",
+        name: GPU_MEMORY_USED,
         unit: "MiB",
         aliases: &[
             "gpu_memory_used",
@@ -324,6 +326,19 @@ pub const STANDARD: &[Standard] = &[
             "gpu_memory_used_mb",
             "gpu.memory_used",
             "gpu.memory_used_mb",
+            "gpus.memory_used",
+        ],
+    },
+    Standard {
+        name: GPU_MEMORY_TOTAL,
+        unit: "MiB",
+        aliases: &[
+            "gpu_memory_total",
+            "memory.total",
+            "gpu_memory_total_mb",
+            "gpu.memory_total",
+            "gpu.memory_total_mb",
+            "gpus.memory_total",
         ],
     },
     Standard {

@@ -8,6 +8,7 @@ pub mod derived;
 pub mod detector;
 pub mod eta;
 pub mod metric;
+pub mod overhead;
 pub mod pace;
 pub mod rollup;
 pub mod samples;

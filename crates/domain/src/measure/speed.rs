@@ -175,6 +175,13 @@ pub struct SteppingShare {
 const NAMED_SD: f64 = 0.015;
 
 impl SteppingShare {
+    /// What is believed of a script's share before its steps have been looked at for long: assumed. It
+    /// counts as much as half an hour of one trial.
+    pub const ASSUMED: Self = Self {
+        mean: 0.95,
+        sd: 0.03,
+    };
+
     /// The share where everything that recurs does so at intervals `factor` times as long.
     #[must_use]
     pub fn at_longer_intervals(self, factor: f64) -> Self {
@@ -316,6 +323,7 @@ mod tests {
             global_batch: Some(10),
             accelerators: 1,
             peak_tflops: None,
+            accelerator_gib: None,
             epoch_tokens: None,
             planned_steps: None,
             usd_per_hour: None,

@@ -276,10 +276,10 @@ fn runtime(hours: f64) -> u32 {
     seconds.clamp(3600.0, f64::from(RUNTIME_MAX_SECONDS)) as u32
 }
 
-/// Hours of a trial as they are projected: of training, and on spot with the time that it waited.
+/// Hours of a trial as they are projected: all that is billed, and on spot with the time that it waited.
 pub fn hours(outcome: &Outcome) -> f64 {
     let seconds = match outcome.purchase_option {
-        PurchaseOption::OnDemand => outcome.training_seconds,
+        PurchaseOption::OnDemand => outcome.billable_seconds,
         PurchaseOption::Spot => outcome.wall_seconds,
     };
     real(seconds) / 3600.0

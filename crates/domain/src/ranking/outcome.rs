@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::finding::{BUDGET_BELOW_TRIAL, Finding};
 use crate::ids::TrialId;
 use crate::lifecycle::state::TrialState;
+use crate::measure::overhead::{self, Overhead};
 use crate::measure::speed::SteppingShare;
 use crate::measure::steady::Steady;
 use crate::money::Usd;
@@ -42,6 +43,12 @@ pub struct Outcome {
     /// How long earlier starts of its type waited; empty without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_wait: Option<Wait>,
+    /// What a job of it was expected to be billed beside its steps; empty in plans from before it was stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Overhead>,
+    /// Tokens trained so far, by the last step that was reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_done: Option<f64>,
     /// TrainingTimeInSeconds and BillableTimeInSeconds, summed over attempts.
     pub training_seconds: u64,
     pub billable_seconds: u64,
@@ -96,6 +103,21 @@ pub enum Pauses {
     Apart(SteppingShare),
     /// Its steps and its speed do not mean the same: no share of this code can be trusted.
     Contradictory,
+}
+
+impl Pauses {
+    /// Tokens per second of all time after the start, at this speed.
+    pub fn goodput(self, tokens_per_second: f64) -> f64 {
+        match self {
+            Self::Apart(share) => tokens_per_second * share.mean,
+            Self::Unknown | Self::InSpeed | Self::Contradictory => tokens_per_second,
+        }
+    }
+
+    /// Whether its steps are known, which are told of one attempt only.
+    pub fn is_of_one_attempt(self) -> bool {
+        matches!(self, Self::Apart(_) | Self::InSpeed)
+    }
 }
 
 /// The speed that was predicted before the trial ran.
@@ -234,6 +256,26 @@ impl Outcome {
             ),
             Pauses::Unknown | Pauses::InSpeed | Pauses::Contradictory => None,
         }
+    }
+
+    /// Tokens per second of all its time after the start, pauses at its own intervals included; `None` without a speed.
+    pub(super) fn own_goodput(&self) -> Option<f64> {
+        let speed = self.tokens_per_second.as_ref()?.mean;
+        Some(self.pauses.goodput(speed))
+    }
+
+    /// What it was billed beside its steps, seconds: of a job on demand that has ended. `None` if that cannot be told, as
+    /// of one that was stopped and whose steps are not known.
+    pub(super) fn billed_beside_steps(&self, tokens: Tokens) -> Option<f64> {
+        let is_on_demand = self.purchase_option == PurchaseOption::OnDemand;
+        let billed = Some(self.billable_seconds).filter(|seconds| *seconds > 0 && is_on_demand)?;
+        let done = match self.state {
+            TrialState::Completed => Some(real(tokens.trial)),
+            // Of several attempts, the steps of one say nothing.
+            TrialState::Stopped if self.pauses.is_of_one_attempt() => self.tokens_done,
+            _ => None,
+        };
+        Some(overhead::beside_steps(billed, done?, self.own_goodput()?))
     }
 
     /// Whether a job of it has begun; those that wait have spent no time on a machine.

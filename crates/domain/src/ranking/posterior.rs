@@ -21,9 +21,9 @@ const LOG_MAX: f64 = 5.0;
 pub const WRONG_BUY: f64 = 0.05;
 /// P(wrong by more than that) that a purchase may have.
 pub(super) const WRONG_MAX: f64 = 0.05;
-/// Hours that a figure is billed for: the start, the warm-up, a quarter of an hour of points that come
+/// Hours that a figure is billed for, beside the start of its job: a quarter of an hour of points that come
 /// once a minute, the delay until they are read and judged, and the stop.
-pub const PROBE_HOURS: f64 = 0.45;
+pub const FIGURE_HOURS: f64 = 0.37;
 
 /// One full run that could be bought, measured or only predicted.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,17 +4,19 @@
 //! valid answer. The odds are drawn in [`crate::ranking::posterior`].
 
 use crate::lifecycle::state::TrialState;
+use crate::measure::overhead::Overhead;
 use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
+use crate::number::real;
 use crate::ranking::headline::headline;
-use crate::ranking::outcome::{FullRun, Outcome, Pauses, Tokens};
+use crate::ranking::outcome::{FullRun, Outcome, Tokens};
 use crate::ranking::posterior::{
-    Beliefs, Contender, DRAWS, Odds, PROBE_HOURS, WRONG_BUY, WRONG_MAX,
+    Beliefs, Contender, DRAWS, FIGURE_HOURS, Odds, WRONG_BUY, WRONG_MAX,
 };
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendation, RunOdds};
 use crate::ranking::repeats::{self, Pool};
-use crate::ranking::spend::spend;
+use crate::ranking::spend::{spend, with_returns};
 use crate::ranking::wording;
 use crate::ranking::wording::worth;
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
@@ -59,8 +61,8 @@ pub fn recommend(
         Some(_) => Conclusion::Reached,
         None => conclude(&choices, &rivals),
     };
-    let ranked: Vec<Ranked> = choices.into_iter().map(|(row, _)| row).collect();
-    let spend = spend(outcomes, ranked.first(), tokens);
+    let ranked = with_returns(choices.into_iter().map(|(row, _)| row), outcomes);
+    let spend = spend(&repeats, ranked.first());
     let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective);
     reasons.extend(wording::spend(&spend, &ranked));
     if conclusion == Conclusion::Clear {
@@ -146,7 +148,12 @@ fn judge(
     let is_on_demand = pooled.purchase_option == PurchaseOption::OnDemand;
     let share = repeats.stepping(pool).filter(|_| is_on_demand);
     let share = share.map(|share| share.mean);
-    let row = rankable(&pooled).and_then(|evidence| project(evidence, share, objective, tokens));
+    let beside = pooled.billed_beside_steps(tokens);
+    let around = Around {
+        share,
+        paid_once: beside.unwrap_or_else(|| repeats.overhead(pool).seconds),
+    };
+    let row = rankable(&pooled).and_then(|evidence| project(evidence, around, objective, tokens));
     let row = row.map_err(|why| leave_out(&pooled, why)).ok();
     (row, left_out)
 }
@@ -229,34 +236,33 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     })
 }
 
+/// What the full run takes beside its steps.
+#[derive(Clone, Copy)]
+struct Around {
+    /// Of the time that recurs, what its steps take.
+    share: Option<f64>,
+    /// Billed seconds that are paid once, however long the run is.
+    paid_once: f64,
+}
+
 /// `goodput`: tokens per second of all the time that recurs, pauses included.
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "token and second counts lie far below 2^53"
-)]
-fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
+fn full_run(evidence: Evidence<'_>, goodput: f64, paid_once: f64, tokens: Tokens) -> FullRun {
     let outcome = evidence.outcome;
-    // What a trial did more often than the full run does is not paid once by that.
-    let own = match (outcome.pauses, outcome.intervals_divided_by) {
-        (Pauses::Apart(share), Some(_)) => evidence.speed.mean * share.mean,
-        _ => goodput,
-    };
-    let productive = tokens.trial as f64 / own;
-    let full = tokens.total as f64 / goodput;
-    let training = outcome.training_seconds as f64;
-    let wall = outcome.wall_seconds as f64;
-    // The next start may wait as long as others have, and not as this one did.
-    let wait = outcome.expected_wait.map(|wait| wait.hours * 3600.0);
-    let finished = outcome.state == TrialState::Completed && training > 0.0;
+    let full = real(tokens.total) / goodput;
+    let wall = real(outcome.wall_seconds);
+    let billed = real(outcome.billable_seconds);
     match outcome.purchase_option {
-        // Start-up, warm-up, download and upload are paid once, however long the run is.
-        PurchaseOption::OnDemand if finished => {
-            let paid_once = (training - productive).max(0.0);
-            let waited_once = paid_once + wait.unwrap_or((wall - training).max(0.0));
+        PurchaseOption::OnDemand => {
+            // The next start may wait as long as others have, and not as this one did.
+            let wait = outcome.expected_wait.map(|wait| wait.hours * 3600.0);
+            let own = || match outcome.state {
+                TrialState::Completed if billed > 0.0 => (wall - billed).max(0.0),
+                _ => 0.0,
+            };
+            let once = paid_once + wait.unwrap_or_else(own);
             FullRun {
-                hours: (full + waited_once) / 3600.0,
-                hours_once: waited_once / 3600.0,
+                hours: (full + once) / 3600.0,
+                hours_once: once / 3600.0,
                 billed_hours: (full + paid_once) / 3600.0,
                 billed_share: 1.0,
             }
@@ -264,7 +270,7 @@ fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
         // Interruptions, lost work and waiting recur: they scale with the run, and so does the
         // saving.
         PurchaseOption::Spot => {
-            let billed = outcome.billable_seconds as f64;
+            let productive = real(tokens.trial) / goodput;
             FullRun {
                 hours: full * (wall / productive).max(1.0) / 3600.0,
                 hours_once: 0.0,
@@ -272,19 +278,12 @@ fn full_run(evidence: Evidence<'_>, goodput: f64, tokens: Tokens) -> FullRun {
                 billed_share: billed / productive,
             }
         }
-        PurchaseOption::OnDemand => FullRun {
-            hours: (full + wait.unwrap_or(0.0)) / 3600.0,
-            hours_once: wait.unwrap_or(0.0) / 3600.0,
-            billed_hours: full / 3600.0,
-            billed_share: 1.0,
-        },
     }
 }
 
-/// `share`: of the full run's time, what its steps take.
 fn project(
     evidence: Evidence<'_>,
-    share: Option<f64>,
+    around: Around,
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Result<(Ranked, FullRun), Unranked> {
@@ -299,8 +298,9 @@ fn project(
             None,
         )
     };
+    let Around { share, paid_once } = around;
     let goodput = speed.mean * share.unwrap_or(1.0);
-    let run = full_run(evidence, goodput, tokens);
+    let run = full_run(evidence, goodput, paid_once, tokens);
     let FullRun {
         hours,
         billed_hours,
@@ -337,6 +337,8 @@ fn project(
             price.label()
         ),
         price_status: price.status,
+        saves_usd: None,
+        return_on_trials: None,
         pareto: false,
         feasible: objective
             .full_run_budget_usd
@@ -415,7 +417,8 @@ fn conclude(choices: &[(Ranked, Odds)], rivals: &[(usize, Odds)]) -> Conclusion 
     // What one spot run saved and how often it was interrupted says little of the next.
     let is_known = first.purchase_option == PurchaseOption::OnDemand;
     // Whoever doubts it can measure once more: what that costs of the run may be lost as well.
-    let next_figure = (PROBE_HOURS / first.projected_hours).min(WRONG_BUY);
+    let figure_hours = FIGURE_HOURS + Overhead::assumed(0.0).seconds / 3600.0;
+    let next_figure = (figure_hours / first.projected_hours).min(WRONG_BUY);
     let holds = odds.within_limits >= LIMITS_HOLD
         && odds.regret <= REGRET_MAX.max(next_figure)
         && odds.wrong <= WRONG_MAX;

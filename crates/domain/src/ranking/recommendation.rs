@@ -66,6 +66,13 @@ pub struct Ranked {
     pub projected_cost_usd_max: Usd,
     pub price: String,
     pub price_status: PriceStatus,
+    /// What its full run saves against that of the cheapest as predicted, which would have been bought without measuring:
+    /// projected; empty where that one was not measured, or spot's savings are part of the choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saves_usd: Option<Usd>,
+    /// Return on what the trials of the other choices have cost: what it saves beyond that, as a multiple of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_on_trials: Option<f64>,
     /// On the Pareto front of cost against time: no other candidate dominates it.
     pub pareto: bool,
     /// Stays within the full run's budget and deadline, as projected.
@@ -123,6 +130,9 @@ pub struct Spend {
     pub losers_usd: Usd,
     /// Estimated: what every trial would have cost, run to its end. Empty if nothing is known of one.
     pub full_usd: Option<Usd>,
+    /// Ends of its 90 % interval; empty in answers from before it was stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_usd_90: Option<[Usd; 2]>,
 }
 
 /// Which instance to buy, and why.

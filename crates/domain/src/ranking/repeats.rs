@@ -8,10 +8,11 @@ use std::f64::consts::SQRT_2;
 
 use crate::catalog;
 use crate::lifecycle::state::TrialState;
+use crate::measure::overhead::{Observed, Overhead};
 use crate::measure::steady::Steady;
 use crate::money::Usd;
 use crate::money::price::Price;
-use crate::number::of_items;
+use crate::number::{of_items, real};
 use crate::ranking::outcome::{FullRun, Outcome, Predicted, Tokens};
 use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
@@ -49,6 +50,7 @@ pub(super) struct Pool<'a> {
 /// The choices of an experiment, and what all its trials together say.
 pub(super) struct Repeats<'a> {
     pub(super) pools: Vec<Pool<'a>>,
+    outcomes: &'a [Outcome],
     tokens: Tokens,
     host_sd: f64,
     learnt: Learnt<'a>,
@@ -73,6 +75,7 @@ impl<'a> Repeats<'a> {
             }
         }
         Self {
+            outcomes,
             tokens,
             host_sd: host_sd(&pools),
             learnt: Learnt::of(outcomes),
@@ -81,9 +84,35 @@ impl<'a> Repeats<'a> {
         }
     }
 
+    pub(super) fn outcomes(&self) -> &'a [Outcome] {
+        self.outcomes
+    }
+
+    pub(super) fn tokens(&self) -> Tokens {
+        self.tokens
+    }
+
     /// The share of its time that a choice's full run spends on steps; `None` if no trial tells.
     pub(super) fn stepping(&self, pool: &Pool<'_>) -> Option<Share> {
         self.stepping.of_choice(&pool.trials)
+    }
+
+    /// What one more job of a choice is billed beside its steps: as its plan expected, corrected by what trials were
+    /// billed since.
+    pub(super) fn overhead(&self, pool: &Pool<'_>) -> Overhead {
+        let first = pool.trials.first();
+        let kind = first.map(|first| first.instance_type.as_str());
+        let observed: Vec<Observed> = (self.outcomes.iter())
+            .filter_map(|outcome| {
+                Some(Observed {
+                    seconds: outcome.billed_beside_steps(self.tokens)?,
+                    is_same_type: kind == Some(outcome.instance_type.as_str()),
+                })
+            })
+            .collect();
+        let planned = first.and_then(|first| first.overhead);
+        let planned = planned.unwrap_or_else(|| Overhead::assumed(0.0));
+        planned.after(&observed)
     }
 
     /// A choice with measured trials.
@@ -121,6 +150,21 @@ impl<'a> Repeats<'a> {
         contender
     }
 
+    /// What a trial that has not been measured is expected to take: seconds of its steps with what it does between them at
+    /// its own intervals, and what is believed of its choice.
+    pub(super) fn predicted_trial(
+        &self,
+        pool: &Pool<'_>,
+        trial: &Outcome,
+    ) -> Option<(f64, Contender)> {
+        let contender = self.predicted(pool)?;
+        let lost = 1.0 / Share::from(self.stepping(pool)).mean - 1.0;
+        let oftener = trial.intervals_divided_by.unwrap_or(1.0);
+        let slower = (1.0 + lost * oftener) / (1.0 + lost);
+        let of_run = real(self.tokens.trial) / real(self.tokens.total);
+        Some((contender.hours * 3600.0 * of_run * slower, contender))
+    }
+
     /// A choice without a measurement; `None` if it cannot be bought, or nothing is known of it.
     pub(super) fn predicted(&self, pool: &Pool<'_>) -> Option<Contender> {
         let first = pool.trials.first()?;
@@ -138,11 +182,11 @@ impl<'a> Repeats<'a> {
         let speed = predicted.tokens_per_second * belief.log.exp() * share.mean;
         let rate = rate(first, price);
         let training = hours(self.tokens.total, speed);
-        let hours_once = first.expected_wait.map_or(0.0, |wait| wait.hours);
+        let waited = first.expected_wait.map_or(0.0, |wait| wait.hours);
         let mut contender = Contender {
             hours: training,
-            hours_once,
-            hours_unbilled: hours_once,
+            hours_once: waited + self.overhead(pool).seconds / 3600.0,
+            hours_unbilled: waited,
             rate,
             usd_per_million: rate.estimate * hours(1_000_000, speed),
             log_sd: belief.log_sd,
@@ -420,8 +464,14 @@ pub(super) fn pooled(measured: &[&Outcome]) -> Option<Outcome> {
             ..(*newest).clone()
         }
     });
+    let done: Vec<f64> = pool
+        .iter()
+        .filter_map(|outcome| outcome.tokens_done)
+        .collect();
     Some(Outcome {
         tokens_per_second: speed,
+        tokens_done: (done.len() == pool.len())
+            .then(|| done.iter().sum::<f64>() / of_items(done.len())),
         training_seconds: mean(|outcome| outcome.training_seconds),
         billable_seconds: mean(|outcome| outcome.billable_seconds),
         wall_seconds: mean(|outcome| outcome.wall_seconds),

@@ -48,6 +48,8 @@ pub(super) fn waiting(candidate: &str, usd: i64, tokens_per_second: f64) -> Outc
             log_sd: 0.18,
             own_log_sd: 0.1,
         }),
+        overhead: None,
+        tokens_done: None,
         training_seconds: 0,
         billable_seconds: 0,
         wall_seconds: 0,

@@ -7,10 +7,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::lifecycle::state::TrialState;
+use crate::measure::overhead::Overhead;
 use crate::money::Usd;
 use crate::number::{of_items, real};
 use crate::ranking::outcome::{Outcome, Tokens};
-use crate::ranking::posterior::{Beliefs, Contender, PROBE_HOURS, WRONG_MAX};
+use crate::ranking::posterior::{Beliefs, Contender, FIGURE_HOURS, WRONG_MAX};
 use crate::ranking::race::awaits_figure;
 use crate::ranking::recommend::contender;
 use crate::ranking::repeats::{Pool, Repeats};
@@ -124,7 +125,8 @@ impl<'a> Field<'a> {
                 is_awaited: pool.trials.iter().any(|one| is_awaited(one, now)),
                 is_under_way: pool.trials.iter().any(|one| is_under_way(one)),
                 probe_usd: believed.as_ref().map_or(0.0, |one| {
-                    probe_usd(one, pool, real(tokens.trial) / real(tokens.total).max(1.0))
+                    let trial_share = real(tokens.trial) / real(tokens.total).max(1.0);
+                    probe_usd(one, pool, repeats.overhead(pool), trial_share)
                 }),
             });
             contenders.extend(believed);
@@ -238,8 +240,14 @@ impl<'a> Field<'a> {
             return "nothing was predicted of it: only a run can tell".to_owned();
         };
         if !leader.is_measured {
-            return "as predicted, it is the likeliest to be bought: it is measured first"
-                .to_owned();
+            let is_first = !self
+                .choices
+                .iter()
+                .any(|one| one.is_measured || one.is_under_way);
+            let place = if is_first { "first" } else { "next" };
+            return format!(
+                "as predicted, it is the likeliest to be bought: it is measured {place}"
+            );
         }
         let usd = |usd: f64| Usd::from_f64(usd).unwrap_or(Usd::ZERO);
         if is_settling {
@@ -270,16 +278,18 @@ fn is_awaited(outcome: &Outcome, now: DateTime<Utc>) -> bool {
     outcome.released_at.is_some_and(is_recent) && is_under_way(outcome)
 }
 
-/// Estimated dollars of a choice's figure. What spot saves is known only at the end of a trial.
-fn probe_usd(contender: &Contender, pool: &Pool<'_>, trial_share: f64) -> f64 {
+/// Estimated dollars of a choice's figure, with all that a job is billed beside its steps. What spot saves is known only
+/// at the end of a trial.
+fn probe_usd(contender: &Contender, pool: &Pool<'_>, overhead: Overhead, trial_share: f64) -> f64 {
     let trial_hours = contender.hours * trial_share;
     let is_spot = (pool.trials.iter()).any(|one| one.purchase_option == PurchaseOption::Spot);
     let hours = if is_spot {
         trial_hours
     } else {
-        trial_hours.min(PROBE_HOURS)
+        trial_hours.min(FIGURE_HOURS)
     };
-    contender.rate.estimate * hours * of_items(pool.trials.len())
+    let billed = overhead.seconds / 3600.0 + hours;
+    contender.rate.estimate * billed * of_items(pool.trials.len())
 }
 
 #[cfg(test)]

@@ -211,7 +211,11 @@ pub(super) fn spend(spend: &Spend, ranked: &[Ranked]) -> Option<String> {
     }
     let saved = spend.full_usd.filter(|full| *full > spend.usd);
     let full = saved.map_or_else(String::new, |full| {
-        format!("; every trial to its end would have cost about {full} (estimated)")
+        let ends = spend.full_usd_90.filter(|[low, high]| low < high);
+        let ends = ends.map_or_else(String::new, |[low, high]| {
+            format!(", 90 %: {low} to {high}")
+        });
+        format!("; every trial to its end would have cost about {full} (estimated{ends})")
     });
     let losers = if ranked.is_empty() {
         String::new()

@@ -15,6 +15,9 @@ pub struct Measurement {
     pub profile: ProfileSpec,
     /// Total over all accelerators.
     pub tokens_per_second: f64,
+    /// Seconds that its job was billed beside its steps, if known: for downloads, the start of the script and the upload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_seconds: Option<f64>,
     /// Version of the training code, if it was not the workload's: it says less of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code_version: Option<String>,

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 use super::claim::Claims;
 use super::expectation::Expectation;
 use super::profile::ProfileSpec;
-use crate::catalog;
 use crate::catalog::model::ModelShape;
+use crate::catalog::{self, InstanceType};
 use crate::money::Usd;
 
 /// An external run.
@@ -61,8 +61,13 @@ impl RunSpec {
             .checked_mul(u64::from(self.model.as_ref()?.sequence_length))
     }
 
+    /// The instance type that its hardware is like.
+    pub fn like(&self) -> Option<&'static InstanceType> {
+        catalog::find(self.like_instance_type.as_deref()?)
+    }
+
     /// Peak dense 16-bit TFLOP/s of one accelerator.
     pub fn peak_tflops(&self) -> Option<f64> {
-        catalog::find(self.like_instance_type.as_deref()?)?.peak_tflops()
+        self.like()?.peak_tflops()
     }
 }

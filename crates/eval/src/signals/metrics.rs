@@ -172,6 +172,7 @@ fn shape(model: &ModelShape) -> TrainingShape<'_> {
         global_batch: Some(SEQUENCES),
         accelerators: ACCELERATORS,
         peak_tflops: None,
+        accelerator_gib: None,
         epoch_tokens: None,
         planned_steps: Some(PLANNED_STEPS),
         usd_per_hour: None,

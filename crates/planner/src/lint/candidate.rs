@@ -2,6 +2,7 @@
 //! and whether its cost can be bounded. How it is split over accelerators: [`split`].
 
 mod checkpoints;
+mod fewer;
 mod split;
 
 use bakeoff_domain::catalog::model::is_sound;
@@ -144,6 +145,7 @@ fn of_workload(
     if profile.accelerators_per_replica() > candidate.spec.accelerators() {
         return; // no such layout exists, so skip its estimates
     }
+    fewer::instances(spec, candidate, instance, calibration, at, findings);
     memory(Setup::of(candidate, instance), &place, findings);
     needless(Setup::of(candidate, instance), &place, findings);
 }

@@ -42,7 +42,7 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::spec::run::RunSpec;
-use bakeoff_domain::spec::{ExperimentSpec, ProfileSpec, WorkloadSpec};
+use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, ProfileSpec, WorkloadSpec};
 use serde_json::Value;
 
 use self::api::Call;
@@ -235,6 +235,9 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
     }
     let mut findings = once(findings);
     findings.extend(comparability(spec, &findings).into_iter().flatten());
+    findings.extend(comparison::differences_in_running(&identities(
+        spec, &findings,
+    )));
     findings
 }
 
@@ -277,32 +280,32 @@ pub(crate) fn is_bounded(findings: &[Finding]) -> bool {
 /// Returns one entry per candidate: the finding that excludes it from the ranking. Candidates
 /// refused by `findings` have none, and do not count towards the usual identity.
 pub fn comparability(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<Option<Finding>> {
-    let mut places = Vec::new();
-    let mut identities = Vec::new();
-    for (index, candidate) in spec.candidates.iter().enumerate() {
+    let identities = identities(spec, findings);
+    let mut all = vec![None; spec.candidates.len()];
+    let found = comparison::incomparable(&identities);
+    for (identity, finding) in identities.iter().zip(found) {
+        if let Some(slot) = all.get_mut(identity.index) {
+            *slot = finding;
+        }
+    }
+    all
+}
+
+/// What is compared of each candidate that `findings` do not refuse.
+fn identities(spec: &ExperimentSpec, findings: &[Finding]) -> Vec<comparison::Identity> {
+    let of_one = |(index, candidate): (usize, &CandidateSpec)| {
         let is_refused = findings.iter().any(|finding| finding.refuses(index));
-        let Some(profile) = candidate.profile.as_ref().filter(|_| !is_refused) else {
-            continue;
-        };
-        places.push(index);
-        identities.push(comparison::Identity {
+        let profile = candidate.profile.as_ref().filter(|_| !is_refused)?;
+        Some(comparison::Identity {
             index,
             candidate: candidate.name.clone(),
             global_batch: profile.global_batch(candidate.accelerators()),
             accelerators: candidate.accelerators(),
             profile: profile.clone(),
-        });
-    }
-    let mut all = vec![None; spec.candidates.len()];
-    for (place, finding) in places
-        .into_iter()
-        .zip(comparison::incomparable(&identities))
-    {
-        if let Some(slot) = all.get_mut(place) {
-            *slot = finding;
-        }
-    }
-    all
+        })
+    };
+    let candidates = spec.candidates.iter().enumerate();
+    candidates.filter_map(of_one).collect()
 }
 
 /// Reads the register of rules and compiles every pattern.

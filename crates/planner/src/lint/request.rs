@@ -334,6 +334,14 @@ pub(super) fn measurements(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {
         if !(1.0..1e12).contains(&measurement.tokens_per_second) {
             findings.push(found("measured-speed", format!("{at}/tokens_per_second")));
         }
+        let overhead = measurement.overhead_seconds;
+        if overhead.is_some_and(|seconds| !(0.0..=86_400.0).contains(&seconds)) {
+            findings.push(
+                found("measured-speed", format!("{at}/overhead_seconds"))
+                    .says("a job is billed 0 to 86,400 seconds beside its steps")
+                    .fix("give the billed seconds less those of the steps, or leave it out"),
+            );
+        }
         profile_bounds(&measurement.profile, &format!("{at}/profile"), findings);
     }
 }

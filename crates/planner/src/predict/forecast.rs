@@ -7,11 +7,11 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
-use bakeoff_domain::number::real;
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::predict::billed::Beside;
 use crate::predict::{self, Calibration, Case, Seconds};
 use crate::setup::Setup;
 
@@ -27,6 +27,16 @@ pub struct Interval {
 const NORMAL_95: f64 = 1.645;
 
 impl Interval {
+    /// About an expected figure, given the standard deviation of its logarithm.
+    pub fn about(expected: f64, log_sd: f64) -> Self {
+        let factor = (NORMAL_95 * log_sd).exp();
+        Self {
+            low: expected / factor,
+            expected,
+            high: expected * factor,
+        }
+    }
+
     /// Standard deviation of the figure's logarithm.
     pub fn log_sd(&self) -> f64 {
         (self.high / self.low).ln() / (2.0 * NORMAL_95)
@@ -56,7 +66,8 @@ pub struct Forecast {
     pub mfu_percent: f64,
     /// How the time of a micro-step is spent.
     pub seconds_per_micro_step: Seconds,
-    /// Time to train the trial's tokens, without launch and download.
+    /// All that is billed for training on the trial's tokens: downloads and start, steps and what recurs between them, and
+    /// the upload.
     pub trial_hours: Interval,
     pub full_run_hours: Interval,
     /// At the price in force; empty when the price is unknown.
@@ -116,12 +127,13 @@ fn learn(calibration: &mut Calibration, workload: &WorkloadSpec, measurement: &M
 }
 
 /// The forecast for a candidate; `None` if the catalog lacks a figure that speed depends on.
-pub fn forecast(
+pub(crate) fn forecast(
     spec: &ExperimentSpec,
     candidate: Candidate<'_>,
     option: PurchaseOption,
     price: Option<&Price>,
     calibration: &Calibration,
+    beside: Beside,
 ) -> Option<Forecast> {
     let workload = candidate.workload;
     if !is_sound(&workload.model) {
@@ -138,11 +150,10 @@ pub fn forecast(
         expected,
         high,
     };
-    let trial_hours = hours(workload.trial_tokens, tokens_per_second);
-    let full_run_hours = hours(workload.total_tokens, tokens_per_second);
-    let dollars = |hours: Interval| {
-        price.and_then(|price| usd(hours, candidate.spec.instance_count, price, option))
-    };
+    let trial_hours = beside.hours(workload.trial_tokens, tokens_per_second);
+    let full_run_hours = beside.hours(workload.total_tokens, tokens_per_second);
+    let count = candidate.spec.instance_count;
+    let dollars = |hours: Interval| usd(hours, count, price?, option);
     Some(Forecast {
         tokens_per_second,
         shared_log_sd: Some(calibration.shared_sd()),
@@ -157,16 +168,26 @@ pub fn forecast(
             .measurements
             .iter()
             .any(|one| one.instance_type == candidate.spec.instance_type),
-        basis: basis(spec, &case, option),
+        basis: basis(spec, &case, option, beside),
     })
 }
 
-fn hours(tokens: u64, tokens_per_second: Interval) -> Interval {
-    let at = |speed: f64| real(tokens) / speed / 3600.0;
-    Interval {
-        low: at(tokens_per_second.high),
-        expected: at(tokens_per_second.expected),
-        high: at(tokens_per_second.low),
+impl Forecast {
+    /// The same for a trial that does something else between its steps than the full run does.
+    pub(crate) fn of_trial(
+        self,
+        beside: Beside,
+        candidate: Candidate<'_>,
+        price: Option<&Price>,
+        option: PurchaseOption,
+    ) -> Self {
+        let hours = beside.hours(candidate.workload.trial_tokens, self.tokens_per_second);
+        let count = candidate.spec.instance_count;
+        Self {
+            trial_hours: hours,
+            trial_usd: price.and_then(|price| usd(hours, count, price, option)),
+            ..self
+        }
     }
 }
 
@@ -188,7 +209,12 @@ fn usd(hours: Interval, count: u32, price: &Price, option: PurchaseOption) -> Op
     })
 }
 
-fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<String> {
+fn basis(
+    spec: &ExperimentSpec,
+    case: &Case<'_>,
+    option: PurchaseOption,
+    beside: Beside,
+) -> Vec<String> {
     let mut all = vec![format!(
         "predicted: physical model with coefficients fitted to {}",
         predict::source()
@@ -214,6 +240,7 @@ fn basis(spec: &ExperimentSpec, case: &Case<'_>, option: PurchaseOption) -> Vec<
         ));
     }
     all.push(of_measurements(spec));
+    all.push(beside.basis());
     if option == PurchaseOption::Spot {
         all.push(
             "spot has no price: 10 to 100 % of the on-demand price, without interruptions"

@@ -6,6 +6,7 @@
 //! offload, FP16, chips without BF16) has an average effect of its own, learnt from runs that others
 //! published, and how far one code is from another was learnt there, too.
 
+pub(crate) mod billed;
 mod case;
 pub mod fit;
 pub mod forecast;
@@ -267,10 +268,9 @@ const MEASURED_FP8: f64 = 0.06;
 pub const TYPE: f64 = 0.05;
 /// The same for a type that is among the fitted ones.
 const KNOWN_TYPE: f64 = 0.03;
-/// How far a user's code can be from the measured code in the same setting: the spread between ten
-/// sources of published runs is 0.25 by marginal likelihood; a little more leaves room for sources
-/// unlike these, since the effects were chosen with all of them in view.
-pub const IMPLEMENTATION: f64 = 0.30;
+/// How far a user's code can be from the measured code in the same setting: the root mean square of how far 15 sources
+/// of published runs are from the law, each predicted without it, is 0.36.
+pub const IMPLEMENTATION: f64 = 0.36;
 /// Scatter of one code's runs about the law where it does what the fitted code does not.
 pub const UNFITTED: f64 = 0.12;
 /// The same where it does what the fitted code does, too, for a code that is not the fitted one.
@@ -531,7 +531,7 @@ pub fn type_sd(accelerator: &str) -> f64 {
     match () {
         () if is("A100") || is("H100") => 0.0,
         () if is("H200") => TYPE,
-        () => 0.20,
+        () => 0.30,
     }
 }
 

@@ -80,7 +80,7 @@ fn unknown_chips_and_offload_widen_the_interval() {
     let mut offloaded = sharded(4);
     offloaded["cpu_offload"] = serde_json::json!("optimizer");
     // How far a user's code may be from the fitted one is the larger part of what is not known.
-    for (calibration, factor) in [(of_fitted_code, 1.8), (Calibration::shipped(), 1.1)] {
+    for (calibration, factor) in [(of_fitted_code, 1.8), (Calibration::shipped(), 1.07)] {
         let width = |kind: &str, profile: &serde_json::Value| {
             let [low, _, high] = speed(&calibration, kind, profile);
             (high / low).ln()
@@ -92,10 +92,10 @@ fn unknown_chips_and_offload_widen_the_interval() {
 }
 
 #[test]
-fn before_any_run_of_the_code_the_interval_is_about_a_factor_of_1_7() {
+fn before_any_run_of_the_code_the_interval_is_about_a_factor_of_1_8() {
     let [low, expected, high] = speed(&Calibration::shipped(), "ml.p5.48xlarge", &sharded(8));
     assert!(
-        (1.6..1.8).contains(&(high / expected)),
+        (1.75..1.95).contains(&(high / expected)),
         "{}",
         high / expected
     );

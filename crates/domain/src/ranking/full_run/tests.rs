@@ -224,7 +224,7 @@ fn afterwards_it_says_whether_it_came_out_as_projected() {
     // What its trial had trained is missing from it.
     let low = scratch.hours.unwrap()[0].floor();
     let just_less = Outcome {
-        training_seconds: 3600 * 46,
+        billable_seconds: 3600 * 46,
         ..ran(50)
     };
     assert!(low >= 46.0, "{low}");

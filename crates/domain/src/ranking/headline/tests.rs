@@ -45,6 +45,8 @@ fn row(candidate: &str, usd: u64, hours: f64, p_best: f64) -> Ranked {
         projected_cost_usd_max: Usd(Decimal::from(usd)),
         price: String::new(),
         price_status: PriceStatus::Listed,
+        saves_usd: None,
+        return_on_trials: None,
         pareto: true,
         feasible: true,
         odds: Some(odds(p_best)),

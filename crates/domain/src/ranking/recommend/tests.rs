@@ -68,6 +68,8 @@ fn outcome(candidate: &str, usd: i64, tokens_per_second: f64) -> Outcome {
         cost_usd: Usd::ZERO,
         predicted_usd: None,
         expected_wait: None,
+        overhead: None,
+        tokens_done: None,
         intervals_divided_by: None,
     }
 }
@@ -275,6 +277,7 @@ fn what_the_budget_kept_from_running_still_counts() {
 fn the_cost_of_a_token_leaves_out_what_is_paid_once() {
     let mut slow_start = outcome("slow-start", 40, 20_000.0);
     slow_start.training_seconds += 7200;
+    slow_start.billable_seconds += 7200;
     // Waiting for capacity is not billed: it makes no token cheaper.
     slow_start.wall_seconds += 36_000;
     let all = [slow_start, outcome("steady", 40, 18_000.0)];
@@ -302,6 +305,7 @@ fn pauses_recur() {
     // A tenth of 2,000 seconds is lost, and 100 seconds once.
     let mut ran = outcome("ran", 36, 20_000.0);
     ran.training_seconds = 2_100;
+    ran.billable_seconds = 2_100;
     ran.wall_seconds = 2_100;
     let with = |pauses: Pauses| {
         let own = Outcome {
@@ -326,7 +330,7 @@ fn pauses_recur() {
     assert!((unknown - full - 300.0 / 3600.0).abs() < 0.01, "{unknown}");
     // What has not run is expected to lose as much.
     assert!(
-        (new / new_unknown * 0.9 - 1.0).abs() < 0.03,
+        (new / new_unknown * 0.9 - 1.0).abs() < 0.035,
         "{new} {new_unknown}"
     );
 }

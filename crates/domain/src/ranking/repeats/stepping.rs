@@ -9,12 +9,6 @@ use crate::ranking::posterior::Contender;
 /// How much types differ in what they lose, as a share of the loss: assumed, as evaluations and
 /// checkpoints take longer where hosts and disks are slower.
 const LOSS_DIFFERS: f64 = 0.25;
-/// What is believed of a script's share before its steps have been looked at for long: assumed. It
-/// counts as much as half an hour of one trial.
-const ASSUMED: SteppingShare = SteppingShare {
-    mean: 0.95,
-    sd: 0.03,
-};
 
 /// What the trials of an experiment say together.
 pub(super) struct Stepping<'a> {
@@ -67,7 +61,7 @@ impl<'a> Stepping<'a> {
         }
         let everything = || self.outcomes.iter().filter_map(Outcome::stepping);
         everything().next()?;
-        let assumed = || std::iter::once(ASSUMED);
+        let assumed = || std::iter::once(SteppingShare::ASSUMED);
         let differs = LOSS_DIFFERS * (1.0 - combined(everything().chain(assumed()))?.mean);
         let apart = |share: SteppingShare| SteppingShare {
             sd: share.sd.hypot(differs),

@@ -137,6 +137,7 @@ fn the_wait_for_a_start_counts_in_the_hours() {
 fn what_a_trial_did_more_often_is_not_paid_once() {
     let mut trial = outcome("a", 36, 10_000.0);
     trial.training_seconds = 7_200;
+    trial.billable_seconds = 7_200;
     trial.wall_seconds = 7_200;
     trial.pauses = Pauses::Apart(SteppingShare {
         mean: 0.5,
