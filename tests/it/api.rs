@@ -209,6 +209,10 @@ async fn an_unknown_parameter_is_refused(pool: PgPool) {
         "/v1/experiments?page_size=0",
         "/v1/experiments?sort=name",
         "/v1/prices?regon=x",
+        // Of paths that take none.
+        "/v1/projects/current?at=2026",
+        "/v1/experiments/exp_00000000000000000000000000000000/recommendation?at=2026",
+        "/livez?verbose=true",
     ] {
         let (status, problem) = test
             .send(test.request(Method::GET, path, &test.admin))

@@ -65,6 +65,7 @@ mod program;
 mod purchase;
 mod race;
 mod reads;
+mod recommendations;
 mod registry;
 mod scheduled_end;
 mod scheduled_end_faults;

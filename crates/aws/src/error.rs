@@ -127,3 +127,30 @@ fn of_code(code: String, message: String, is_server_fault: bool) -> AwsError {
         _ => AwsError::Unknown(format!("{code}: {message}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: &str) -> AwsError {
+        of_code(code.to_owned(), "said".to_owned(), false)
+    }
+
+    /// What S3 says for good is not asked again; what may pass is.
+    #[test]
+    fn what_s3_refuses_for_good_is_told_from_what_may_pass() {
+        assert!(matches!(of("NotSignedUp"), AwsError::Denied(said) if said == "NotSignedUp: said"));
+        assert!(matches!(of("SignatureDoesNotMatch"), AwsError::Denied(_)));
+        assert!(matches!(of("PermanentRedirect"), AwsError::Rejected { .. }));
+        assert!(matches!(of("SlowDown"), AwsError::Throttled(_)));
+        // A skewed clock, or a code that AWS adds later: nobody knows.
+        assert!(matches!(
+            of("InvalidSignatureException"),
+            AwsError::Unknown(_)
+        ));
+        assert!(matches!(
+            of_code("NotSignedUp".to_owned(), String::new(), true),
+            AwsError::Unknown(_)
+        ));
+    }
+}

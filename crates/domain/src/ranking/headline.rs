@@ -163,13 +163,34 @@ fn bought(
     figures: &str,
     minimize: Minimize,
 ) -> String {
-    if is_best_of_table(first, ranked, minimize) {
-        return format!("Buy {}: the {best}, {figures}.", name(first));
+    let own = name(first);
+    // A purchase loses next to nothing against the best, which may still be another.
+    let is_sure = first.odds.as_ref().is_none_or(|odds| odds.p_best >= SURE);
+    if !is_best_of_table(first, ranked, minimize) {
+        return format!("Buy {own}: {figures}, about as good as the {best}.");
     }
-    format!(
-        "Buy {}: {figures}, about as good as the {best}.",
-        name(first)
-    )
+    if is_sure {
+        return format!("Buy {own}: the {best}, {figures}.");
+    }
+    let is_close = |row: &&Ranked| measure(row, minimize) <= 1.05 * measure(first, minimize);
+    let second = ranked.get(1).filter(is_close).map(name);
+    let second = second.map_or_else(String::new, |name| format!("; {name} is about as good"));
+    format!("Buy {own}: {figures}, the {best} or within 5 % of it{second}.")
+}
+
+/// P(best) from which the first is called the best without a word of doubt.
+const SURE: f64 = 0.8;
+/// By how much more another measured row must be likely to be the best, for a headline of its own: P.
+const LIKELIER: f64 = 0.05;
+
+/// Another measured row that is likelier to be the best than the first, which is ahead as projected.
+fn likelier_row<'a>(first: &Ranked, ranked: &'a [Ranked]) -> Option<(&'a Ranked, f64)> {
+    let own = first.odds.as_ref()?.p_best;
+    let others = ranked.iter().skip(1);
+    let others = others.filter_map(|row| Some((row, row.odds.as_ref()?.p_best)));
+    others
+        .filter(|(_, p)| *p > own + LIKELIER)
+        .max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
 fn leaning(
@@ -197,6 +218,15 @@ fn leaning(
         });
         return format!(
             "No measured candidate is projected to meet the full run's limits; {own} comes closest, {figures}{within}."
+        );
+    }
+    if let Some((other, p)) = likelier_row(first, ranked) {
+        return format!(
+            "Open between {own}, {figures}, and {}, {} in {:.1} h: the first is ahead as projected, the second is {} likely to be the {best}.",
+            name(other),
+            other.projected_cost_usd,
+            other.projected_hours,
+            percent(p)
         );
     }
     let likely = odds.map(|odds| percent(odds.p_best));

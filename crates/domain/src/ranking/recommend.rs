@@ -63,8 +63,7 @@ pub fn recommend(
     };
     let ranked = with_returns(choices.into_iter().map(|(row, _)| row), outcomes);
     let spend = spend(&repeats, ranked.first());
-    let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective);
-    reasons.extend(wording::spend(&spend, &ranked));
+    let mut reasons = wording::reasons(conclusion, &ranked, &not_ranked, objective, &spend);
     if conclusion == Conclusion::Clear {
         reasons.extend(worth(outcomes, &ranked, &spend, tokens));
     }

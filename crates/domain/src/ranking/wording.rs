@@ -33,18 +33,31 @@ pub(super) fn reached(outcome: &Outcome, reached: Reached, target: Target) -> St
     )
 }
 
-/// What the conclusion rests on, and what is missing for a purchase.
+/// After the headline: how sure it is, what it cost and what was left out, what is missing for a purchase; then the details
+/// that the conclusion rests on.
 pub(super) fn reasons(
     conclusion: Conclusion,
     ranked: &[Ranked],
     not_ranked: &[NotRanked],
     objective: &ObjectiveSpec,
+    cost: &Spend,
 ) -> Vec<String> {
     let minimize = objective.minimize;
     let mut reasons = Vec::new();
     let Some(first) = ranked.first() else {
+        reasons.extend(spend(cost, ranked, not_ranked));
+        let why = not_ranked.iter().take(NAMES);
+        reasons.extend(why.map(|row| format!("{}: {}", row.candidate, row.reason)));
         return reasons;
     };
+    // Where a trial has the model, no run is left to buy.
+    if let (Some(odds), true) = (&first.odds, conclusion != Conclusion::Reached) {
+        reasons.push(chances(first, odds, conclusion, minimize));
+    }
+    reasons.extend(spend(cost, ranked, not_ranked));
+    if conclusion == Conclusion::Leading {
+        reasons.extend(missing(first, ranked, not_ranked, minimize));
+    }
     reasons.push(format!(
         "{}: {:.0} ± {:.0} tokens/s measured, {} per million tokens at {}",
         name(first),
@@ -55,12 +68,6 @@ pub(super) fn reasons(
     ));
     if let Some(second) = ranked.get(1) {
         reasons.push(runner_up(first, second, minimize));
-    }
-    if let Some(odds) = &first.odds {
-        reasons.push(chances(first, odds, minimize));
-    }
-    if conclusion == Conclusion::Leading {
-        reasons.extend(missing(first, ranked, not_ranked, minimize));
     }
     let other = |a: &&Ranked, b: &&Ranked| match minimize {
         Minimize::Cost | Minimize::UsdPerMillionTokens => {
@@ -134,7 +141,7 @@ fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
 }
 
 /// The odds of the first, in words.
-fn chances(first: &Ranked, odds: &RunOdds, minimize: Minimize) -> String {
+fn chances(first: &Ranked, odds: &RunOdds, conclusion: Conclusion, minimize: Minimize) -> String {
     let limits = [
         (odds.p_within_budget, "within the budget"),
         (odds.p_within_deadline, "within the deadline"),
@@ -142,13 +149,21 @@ fn chances(first: &Ranked, odds: &RunOdds, minimize: Minimize) -> String {
     let limits = limits
         .into_iter()
         .filter_map(|(p, what)| Some(format!(", {} to stay {what}", percent(p?))));
+    let limits = limits.collect::<String>();
+    // Of what keeps to no limit, nothing is the best.
+    let likely = if conclusion == Conclusion::Infeasible {
+        limits.trim_start_matches(", ").to_owned()
+    } else {
+        format!(
+            "{} likely to be the {}, {} to be more than 5 % worse than the best{limits}",
+            percent(odds.p_best),
+            superlative(minimize),
+            percent(odds.p_worse_by_5_percent),
+        )
+    };
     format!(
-        "{}: {} likely to be the {}, {} to be more than 5 % worse than the best{}; expect {} to {} and {:.1} to {:.1} h (90 %)",
+        "{}: {likely}; expect {} to {} and {:.1} to {:.1} h (90 %)",
         name(first),
-        percent(odds.p_best),
-        superlative(minimize),
-        percent(odds.p_worse_by_5_percent),
-        limits.collect::<String>(),
         odds.cost_usd_low,
         odds.cost_usd_high,
         odds.hours_low,
@@ -204,8 +219,37 @@ fn missing(
     all
 }
 
-/// What the answer has cost; nothing before anything has been spent.
-pub(super) fn spend(spend: &Spend, ranked: &[Ranked]) -> Option<String> {
+/// Names of what was left out that are said; the others are counted.
+const NAMES: usize = 4;
+
+/// `; left out: p6 and p5en`, each choice once.
+fn left_out(ranked: &[Ranked], not_ranked: &[NotRanked]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for row in not_ranked {
+        let option = match row.purchase_option {
+            PurchaseOption::OnDemand => "",
+            PurchaseOption::Spot => " on spot",
+        };
+        let is_ranked = ranked.iter().any(|one| {
+            one.candidate == row.candidate && one.purchase_option == row.purchase_option
+        });
+        let name = format!("{}{option}", row.candidate);
+        if !is_ranked && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let more = names.len().saturating_sub(NAMES);
+    names.truncate(NAMES);
+    match (names.split_last(), more) {
+        (None, _) => String::new(),
+        (Some((last, [])), 0) => format!("; left out: {last}"),
+        (Some((last, others)), 0) => format!("; left out: {} and {last}", others.join(", ")),
+        (Some(_), more) => format!("; left out: {} and {more} more", names.join(", ")),
+    }
+}
+
+/// What the answer has cost, and what was left out; nothing before anything has been spent.
+fn spend(spend: &Spend, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Option<String> {
     if spend.usd <= Usd::ZERO {
         return None;
     }
@@ -217,12 +261,16 @@ pub(super) fn spend(spend: &Spend, ranked: &[Ranked]) -> Option<String> {
         });
         format!("; every trial to its end would have cost about {full} (estimated{ends})")
     });
-    let losers = if ranked.is_empty() {
+    let losers = if ranked.is_empty() || spend.losers_usd <= Usd::ZERO {
         String::new()
     } else {
         format!(", {} of it on other choices", spend.losers_usd)
     };
-    Some(format!("this answer has cost {}{losers}{full}", spend.usd))
+    let left_out = left_out(ranked, not_ranked);
+    Some(format!(
+        "this answer has cost {}{losers}{full}{left_out}",
+        spend.usd
+    ))
 }
 
 /// What the answer saves against buying by prediction, where that can be told.

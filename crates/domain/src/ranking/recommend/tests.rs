@@ -116,7 +116,7 @@ fn a_repeat_of_the_winner_is_not_its_runner_up() {
     );
     assert_eq!(got.conclusion, Conclusion::Clear);
     assert!(
-        got.reasons[1].contains("runner-up ml.slow"),
+        got.reasons[2].contains("runner-up ml.slow"),
         "{:?}",
         got.reasons
     );
