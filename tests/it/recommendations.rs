@@ -299,6 +299,12 @@ fn open_ones() -> Vec<Told> {
             ],
             cheapest(),
         ),
+    ]
+}
+
+fn left_out_ones() -> Vec<Told> {
+    let p5 = || measured("p5", 63.3, 70_000.0);
+    vec![
         (
             "a price is missing",
             vec![
@@ -367,6 +373,12 @@ fn open_ones() -> Vec<Told> {
             }],
             cheapest(),
         ),
+    ]
+}
+
+fn special_ones() -> Vec<Told> {
+    let p5 = || measured("p5", 63.3, 70_000.0);
+    vec![
         ("spot first", vec![spot(p5()), p5()], cheapest()),
         (
             "waits for instances",
@@ -466,7 +478,13 @@ fn hard_ones() -> Vec<Told> {
 
 #[test]
 fn thirty_recommendations_read_well() {
-    let all = [clear_ones(), open_ones(), hard_ones()];
+    let all = [
+        clear_ones(),
+        open_ones(),
+        left_out_ones(),
+        special_ones(),
+        hard_ones(),
+    ];
     let all: Vec<Told> = all.into_iter().flatten().collect();
     assert_eq!(all.len(), 30);
     let mut text = String::new();
