@@ -47,14 +47,14 @@ impl MigrateOptions {
         if let Some(url) = self.database.database_url.as_ref().filter(|_| self.create) {
             Store::ensure_database(url).await?;
         }
-        self.database.open()
+        self.database.open().await
     }
 }
 
 impl DatabaseOptions {
     /// Opens the database of a running installation: the given URL, or that of the cluster running
     /// in the data directory.
-    pub(super) fn open(&self) -> anyhow::Result<Store> {
+    pub(super) async fn open(&self) -> anyhow::Result<Store> {
         let saved = || bakeoff_postgres::saved_url(&self.data_dir);
         let Some(url) = self.database_url.clone().or_else(saved) else {
             bail!(
@@ -62,8 +62,18 @@ impl DatabaseOptions {
                 self.data_dir.display()
             );
         };
+        Store::reach(&url).await?;
         Ok(Store::connect_lazy(&url, CONNECTIONS_MAX, None)?)
     }
+}
+
+/// What came of a first use of the database, which has waited for a server that starts. If it failed, what keeps it out
+/// is the better word.
+pub(super) async fn explained(outcome: anyhow::Result<()>, url: &str) -> anyhow::Result<()> {
+    if outcome.is_err() {
+        Store::reach(url).await?;
+    }
+    outcome
 }
 
 /// A private cluster that runs as long as the service does.

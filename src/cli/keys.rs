@@ -78,8 +78,8 @@ struct Revoke {
 pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     match options.command {
         Command::Create(options) => create(options).await,
-        Command::List(options) => list(&options.database.open()?).await,
-        Command::Revoke(options) => revoke(&options.database.open()?, options.id).await,
+        Command::List(options) => list(&options.database.open().await?).await,
+        Command::Revoke(options) => revoke(&options.database.open().await?, options.id).await,
         Command::Events(events) => {
             println!("Bearer {}", events_key(&events.secret.read()?));
             Ok(())
@@ -144,7 +144,7 @@ fn said_of(name: &str, budget: Usd) -> String {
 }
 
 async fn create(create: Create) -> anyhow::Result<()> {
-    let store = create.database.open()?;
+    let store = create.database.open().await?;
     let now = real_now();
     let budget = match create.budget_usd {
         Some(budget) => budget,

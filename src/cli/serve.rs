@@ -237,7 +237,8 @@ async fn serve(
     under_way: &CancellationToken,
 ) -> anyhow::Result<()> {
     // A separate connection: a migration may take longer than any statement of the service.
-    schema::prepare(&Store::connect_lazy(url, 1, None)?, options.embedded).await?;
+    let prepared = schema::prepare(&Store::connect_lazy(url, 1, None)?, options.embedded).await;
+    database::explained(prepared, url).await?;
     let lease = lease(options);
     let (tasks_share, http_share) = connections(options.database_connections);
     let store = Store::connect_lazy(url, http_share, Some(lease))?.capped((&options.caps).into());

@@ -299,6 +299,7 @@ impl From<StoreError> for Problem {
             StoreError::Corrupt { .. }
             | StoreError::Missing { .. }
             | StoreError::Twice { .. }
+            | StoreError::Unreachable(_)
             | StoreError::Migration(_) => {
                 tracing::error!(%error, "unreadable or missing row during a request");
                 Self::internal()

@@ -6,8 +6,12 @@ use thiserror::Error;
 /// An error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
+    /// Its text says the cause: it names no source, which would say it again.
     #[error("database error: {0}")]
-    Database(#[source] sqlx::Error),
+    Database(sqlx::Error),
+    /// The database cannot be connected to: why, in one sentence.
+    #[error("{0}")]
+    Unreachable(String),
     /// A unique constraint was violated; its name.
     #[error("unique constraint {constraint} violated")]
     Conflict { constraint: String },
@@ -30,7 +34,13 @@ pub enum StoreError {
     #[error("row already exists: {table} of {id}")]
     Twice { table: &'static str, id: String },
     #[error("migration failed: {0}")]
-    Migration(#[from] sqlx::migrate::MigrateError),
+    Migration(sqlx::migrate::MigrateError),
+}
+
+impl From<sqlx::migrate::MigrateError> for StoreError {
+    fn from(error: sqlx::migrate::MigrateError) -> Self {
+        Self::Migration(error)
+    }
 }
 
 impl From<sqlx::Error> for StoreError {

@@ -33,9 +33,9 @@ use std::time::Duration;
 
 use bakeoff_domain::money::budget::InstallationCaps;
 use chrono::{DateTime, Utc};
-use sqlx::PgPool;
 use sqlx::migrate::MigrateDatabase;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgPool};
 
 /// Default maximum of database connections per process.
 pub const CONNECTIONS_MAX: u32 = 24;
@@ -57,6 +57,9 @@ pub struct Server {
     pub version: String,
     pub now: DateTime<Utc>,
 }
+
+/// How long a first connection may take.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Store {
     pub fn new(pool: PgPool) -> Self {
@@ -86,6 +89,31 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         Ok(Self::new(session::pool(options, connections_max, lease)))
+    }
+
+    /// Connects once, to say at once why that is impossible: a pool tries for a while, and then says only that it has.
+    ///
+    /// # Errors When the URL is not one of PostgreSQL, or the server does not let us in.
+    pub async fn reach(url: &str) -> Result<(), StoreError> {
+        let unreachable = |why: String| Err(StoreError::Unreachable(why));
+        if !["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme))
+        {
+            // The rest may hold a password.
+            return unreachable("the database's URL has to begin with postgres://".to_owned());
+        }
+        let options: PgConnectOptions = url.parse()?;
+        let place = format!("{}:{}", options.get_host(), options.get_port());
+        let connecting = tokio::time::timeout(REACH_TIMEOUT, options.connect());
+        let why = match connecting.await {
+            Ok(Ok(connection)) => return Ok(connection.close().await?),
+            Ok(Err(sqlx::Error::Io(error))) => error.to_string(),
+            Ok(Err(sqlx::Error::Database(error))) => error.message().to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", REACH_TIMEOUT.as_secs()),
+        };
+        unreachable(format!("cannot connect to PostgreSQL at {place}: {why}"))
     }
 
     /// The same store with a separate pool, so that exhausting one pool does not affect the other.

@@ -329,6 +329,42 @@ async fn credentials_of_another_account_are_refused_at_the_start(pool: PgPool) {
     );
 }
 
+/// Each cause in one sentence, once, and no password in it.
+#[sqlx::test(migrations = false)]
+async fn a_database_that_lets_nobody_in_is_told_with_its_cause(pool: PgPool) {
+    let said = |change: &dyn Fn(&mut reqwest::Url)| {
+        let mut url = pool.connect_options().to_url_lossy();
+        change(&mut url);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
+        let done = command
+            .args(["keys", "list"])
+            .env("DATABASE_URL", url.as_str());
+        let done = done.output().unwrap();
+        assert!(!done.status.success());
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let refused = said(&|url| url.set_port(Some(1)).unwrap());
+    assert!(
+        refused.contains("cannot connect to PostgreSQL at 127.0.0.1:1: Connection refused"),
+        "{refused}"
+    );
+    let missing = said(&|url| url.set_path("/nope"));
+    assert_eq!(
+        missing.matches("database \"nope\" does not exist").count(),
+        1,
+        "{missing}"
+    );
+    let other = said(&|url| {
+        let text = url.as_str().replace("postgres://", "mysql://");
+        *url = text.replace("postgresql://", "mysql://").parse().unwrap();
+        url.set_password(Some("hush")).unwrap();
+    });
+    assert!(
+        other.contains("has to begin with postgres://") && !other.contains("hush"),
+        "{other}"
+    );
+}
+
 /// What `bakeoff keys` prints, on the database of a test.
 fn keys(pool: &PgPool, arguments: &[&str]) -> (bool, String) {
     let url = pool.connect_options().to_url_lossy();
