@@ -5,7 +5,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, Width};
 
 /// Columns where there is no terminal to ask, such as in a file or a log.
-const WIDTH: u16 = 120;
+const WIDTH: u16 = 140;
 /// The longest text with a digit that counts as one figure, such as `207 (109–393)`: longer ones are sentences.
 const FIGURE_MAX: usize = 24;
 
