@@ -23,7 +23,7 @@ const TAKEN_TEXTS: [&str; 1] = ["Cannot create already existing"];
 /// help. Any other code is uncertain: a proxy's 403, a skewed clock, a code that AWS adds later.
 const DEFINITE: [&str; 22] = [
     "PreconditionFailed",
-    // Of S3, about a bucket in another region or a name that is none: the same request is refused for ever.
+    // S3: the bucket is in another region, or its name is invalid. Retrying never helps.
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
@@ -47,8 +47,8 @@ const DEFINITE: [&str; 22] = [
     "NotFoundException",
 ];
 
-/// What S3 says of keys and accounts that it does not accept: nobody gets in before somebody mends them. SageMaker's own
-/// such codes are uncertain, as a skewed clock gives them too.
+/// S3's error codes for keys and accounts that it rejects: retrying does not help until someone fixes them. SageMaker's
+/// equivalents stay uncertain, because a skewed clock produces them too.
 const NOT_ADMITTED: [&str; 7] = [
     "NotSignedUp",
     "InvalidAccessKeyId",
@@ -143,7 +143,7 @@ mod tests {
         assert!(matches!(of("SignatureDoesNotMatch"), AwsError::Denied(_)));
         assert!(matches!(of("PermanentRedirect"), AwsError::Rejected { .. }));
         assert!(matches!(of("SlowDown"), AwsError::Throttled(_)));
-        // A skewed clock, or a code that AWS adds later: nobody knows.
+        // A skewed clock or a code that AWS adds later: the outcome is uncertain.
         assert!(matches!(
             of("InvalidSignatureException"),
             AwsError::Unknown(_)

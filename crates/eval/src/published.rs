@@ -208,6 +208,7 @@ pub(crate) fn worded(row: &Published) -> Option<Worded> {
 /// Standard deviations of the prior of an effect, of what one source's code differs by, and of its
 /// rows about that.
 const EFFECT_SD: f64 = 0.30;
+// Less than what a user's code may differ by: it is what the shipped effects were fitted with.
 const SOURCE_SD: f64 = 0.30;
 const ROW_SD: f64 = predict::UNFITTED;
 

@@ -16,9 +16,9 @@ use crate::curve::{Curve, Habits, Pause, Stall, WarmUp};
 use crate::physics::{self, Script, Training};
 use crate::timeline::CHECKPOINT_SECONDS;
 
-/// How fast codes are, as multiples of the plain law. Their middle is that of published runs of 15 codes: a median MFU of 0.49
-/// on the A100, and of 0.35 on the H100 in bf16 (llm.c, torchtitan, BLOOM, Megatron and others), where the plain law's
-/// workloads reach 0.41 and 0.28.
+/// How fast codes are, as multiples of the plain law. Their middle is that of published runs: a median MFU of 0.49 over
+/// nine sources on the A100 (BLOOM, Megatron, llm.c and others) and of 0.35 over five on the H100 in bf16, where `decisions`
+/// reached 0.41 and 0.28 with a middle of 1.
 const CODE_FACTORS: Range<f64> = 0.75..2.0;
 /// Standard deviation of the logarithm of an allocation's speed: between systems with the same
 /// accelerators 1.3 to 3.6 % (MLPerf Training, llama2_70b_lora).

@@ -1,5 +1,5 @@
-//! What a job is billed for beside its training steps: downloading the image and the data, starting the script
-//! until it is at full speed, and uploading. It is paid once for each job, however long it trains; what recurs
+//! Time that a job is billed for apart from its training steps: downloading the image and data, bringing the script
+//! up to full speed, and uploading. It is paid once for each job, however long it trains; what recurs
 //! between the steps is [`crate::measure::speed::SteppingShare`].
 
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ impl Overhead {
     }
 }
 
-/// What is believed of a logarithm.
+/// A normal belief about a logarithm.
 #[derive(Clone, Copy)]
 struct Belief {
     log: f64,
@@ -146,7 +146,7 @@ mod tests {
         assert!(same.log_sd > JOB_SD && same.jobs == 4);
     }
 
-    /// Whether it is learnt at once or bit by bit is all the same.
+    /// Learning all at once or step by step gives the same result.
     #[test]
     fn learning_goes_on_where_it_stopped() {
         let (first, then) = (jobs(&[500.0, 700.0], true), jobs(&[400.0], true));
@@ -156,7 +156,7 @@ mod tests {
         assert!((once.log_sd - twice.log_sd).abs() < 1e-9);
     }
 
-    /// What is not a number, or next to nothing, does not break it.
+    /// NaN, infinite, zero and negative observations leave the estimate sound.
     #[test]
     fn odd_observations_leave_it_sound() {
         let odd = jobs(&[f64::NAN, f64::INFINITY, 0.0, -5.0], true);

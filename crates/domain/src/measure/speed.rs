@@ -175,8 +175,8 @@ pub struct SteppingShare {
 const NAMED_SD: f64 = 0.015;
 
 impl SteppingShare {
-    /// What is believed of a script's share before its steps have been looked at for long: assumed. It
-    /// counts as much as half an hour of one trial.
+    /// The share assumed before a script's steps have been observed for long. It counts as much as
+    /// half an hour of one trial.
     pub const ASSUMED: Self = Self {
         mean: 0.95,
         sd: 0.03,

@@ -43,7 +43,7 @@ pub struct Outcome {
     /// How long earlier starts of its type waited; empty without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_wait: Option<Wait>,
-    /// What a job of it was expected to be billed beside its steps; empty in plans from before it was stated.
+    /// Billed time apart from steps that its plan expected of one job; empty in plans made before this was stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Overhead>,
     /// Tokens trained so far, by the last step that was reported.
