@@ -8,7 +8,7 @@ use bakeoff_domain::finding::{Finding, Severity, capped};
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::measure::derived::TrainingShape;
-use bakeoff_domain::measure::overhead;
+use bakeoff_domain::measure::overhead::EndedJob;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::number::real;
@@ -354,13 +354,19 @@ fn overhead_seconds(
     let shape = TrainingShape::of_candidate(candidate);
     // It may have done more often what recurs: any share that is one will do.
     let pauses = figures.pauses(trial.trial_id, &shape, Some(1.0));
-    let billed = u64::try_from(trial.billable_seconds).ok()?;
-    let done = match trial.state {
-        TrialState::Completed => real(candidate.workload.trial_tokens),
-        _ => real(figures.step(trial.trial_id)?.unsigned_abs()) * shape.tokens_per_step()?,
+    let steps = figures.step(trial.trial_id);
+    let job = EndedJob {
+        billable_seconds: u64::try_from(trial.billable_seconds).ok()?,
+        is_completed: trial.state == TrialState::Completed,
+        trial_tokens: real(candidate.workload.trial_tokens),
+        tokens_done: steps
+            .zip(shape.tokens_per_step())
+            .map(|(steps, of_step)| real(steps.unsigned_abs()) * of_step),
+        is_of_one_attempt: pauses.is_of_one_attempt(),
+        goodput: pauses.goodput(tokens_per_second),
     };
-    let is_told = trial.billed_jobs == 1 && pauses.is_of_one_attempt();
-    is_told.then(|| overhead::beside_steps(billed, done, pauses.goodput(tokens_per_second)))
+    // Of several jobs, each has paid for its own start.
+    job.billed_beside_steps().filter(|_| trial.billed_jobs == 1)
 }
 
 /// Replaces ids with the stored workloads and profiles. An id of another project finds nothing,

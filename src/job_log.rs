@@ -11,7 +11,7 @@ use std::fmt::{self, Write};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, host, last_bytes};
-use bakeoff_domain::sagemaker::ports::LogRequest;
+use bakeoff_domain::sagemaker::ports::{LogRequest, LogSearch};
 use chrono::{DateTime, Utc};
 use regex::Regex;
 
@@ -21,6 +21,8 @@ use crate::aws::Aws;
 const PAGE_LINES: u32 = 5_000;
 /// Pages read for one part, at most: a search that finds nothing must end, and goes on from its place.
 const PAGES_MAX: u32 = 60;
+/// Pages of a search. AWS bounds one to a megabyte, and to what it looks at in a second.
+const SEARCH_PAGES_MAX: u32 = 60;
 /// Bytes of messages in one part.
 const PART_BYTES: usize = 4 * 1024 * 1024;
 /// Streams of one job: 64 hosts, restarted a few times.
@@ -132,6 +134,8 @@ pub struct Part {
     pub place: LogPlace,
     /// Whether everything that there is by now was read.
     pub is_at_end: bool,
+    /// Of an end of a log: nothing stands before it.
+    pub is_whole: bool,
     /// Streams that were not read, because there are too many.
     pub left_out: usize,
 }
@@ -221,6 +225,7 @@ pub async fn after(
         lines: Vec::new(),
         place,
         is_at_end: false,
+        is_whole: false,
         left_out,
     };
     let mut bytes = 0;
@@ -295,6 +300,7 @@ pub async fn tails(
         lines: Vec::new(),
         place: LogPlace::default(),
         is_at_end: true,
+        is_whole: left_out == 0,
         left_out,
     };
     for stream in streams {
@@ -302,10 +308,43 @@ pub async fn tails(
         if let Some((stream, seen)) = end.seen {
             part.place.0.insert(stream, seen);
         }
-        part.lines.extend(last_bytes(&end.lines, bytes));
+        let last = last_bytes(&end.lines, bytes);
+        part.is_whole &= end.is_whole && last.len() == end.lines.len();
+        part.lines.extend(last);
     }
     part.lines.sort();
     Ok(part)
+}
+
+/// The last `most` lines of all streams that contain one of some words, by time: of a log that is too long to be read.
+/// The words are in their own case.
+pub async fn search(
+    aws: &Aws,
+    job: LoggedJob<'_>,
+    words: &[&str],
+    most: usize,
+) -> Result<Vec<LogLine>, AwsError> {
+    // Without the slash, job-1 would have the streams of job-10.
+    let prefix = format!("{}/", job.name);
+    let (mut lines, mut token) = (Vec::new(), None);
+    for _ in 0..SEARCH_PAGES_MAX {
+        let search = LogSearch {
+            kind: job.kind,
+            prefix: &prefix,
+            words,
+            token,
+        };
+        let page = aws.log_search(&search).await?;
+        lines.extend(page.items);
+        token = page.next;
+        if token.is_none() {
+            break;
+        }
+    }
+    lines.sort();
+    let surplus = lines.len().saturating_sub(most);
+    lines.drain(..surplus);
+    Ok(lines)
 }
 
 /// The end of a stream.
@@ -315,6 +354,8 @@ struct End {
     lines: Vec<LogLine>,
     /// How far it was read.
     seen: Option<(String, Seen)>,
+    /// All wanted lines from the first on are in it.
+    is_whole: bool,
 }
 
 async fn end_of(
@@ -348,6 +389,7 @@ async fn end_of(
         let surplus = end.lines.len().saturating_sub(most);
         end.lines.drain(..surplus);
         let is_first = page.backward.is_none() || page.backward == request.token;
+        end.is_whole = is_first && surplus == 0;
         if is_first || is_whole && end.lines.len() >= most {
             break;
         }

@@ -21,11 +21,12 @@ use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::limiter::Limiter;
+use bakeoff_domain::sagemaker::log::LogLine;
 use bakeoff_domain::sagemaker::ports::{
     CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
-    JobMetrics, LogPage, LogRequest, Logs, MetricQuery, ModelRegistry, Objects, Page, Permissions,
-    PriceList, ProcessingJobs, Products, Quotas, Schedules, Series, TrainingJobs, TransformJobs,
-    TuningJobs, Window,
+    JobMetrics, LogPage, LogRequest, LogSearch, Logs, MetricQuery, ModelRegistry, Objects, Page,
+    Permissions, PriceList, ProcessingJobs, Products, Quotas, Schedules, Series, TrainingJobs,
+    TransformJobs, TuningJobs, Window,
 };
 use bakeoff_domain::sagemaker::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -438,6 +439,13 @@ impl Aws {
         let ask = |token| self.ports.logs.streams(kind, &prefix, token);
         self.pages(Operation::DescribeLogStreams, LIST_PAGES_MAX, ask)
             .await
+    }
+
+    /// A page of the lines of a job that a search finds.
+    pub async fn log_search(&self, search: &LogSearch<'_>) -> Result<Page<LogLine>, AwsError> {
+        self.wait_for(Operation::FilterLogEvents).await?;
+        let found = self.ports.logs.search(search).await;
+        self.count(Operation::FilterLogEvents, found, 0)
     }
 
     /// A page of a log stream.

@@ -22,6 +22,7 @@ pub enum Operation {
     GetCallerIdentity,
     DescribeLogStreams,
     GetLogEvents,
+    FilterLogEvents,
     DeleteObjects,
     HeadBucket,
     BatchGetImage,
@@ -110,7 +111,7 @@ impl Operation {
         }
     }
 
-    pub(super) const ALL: [Self; 57] = [
+    pub(super) const ALL: [Self; 58] = [
         Self::CreateTrainingJob,
         Self::DescribeTrainingJob,
         Self::StopTrainingJob,
@@ -127,6 +128,7 @@ impl Operation {
         Self::GetCallerIdentity,
         Self::DescribeLogStreams,
         Self::GetLogEvents,
+        Self::FilterLogEvents,
         Self::DeleteObjects,
         Self::HeadBucket,
         Self::BatchGetImage,
@@ -188,6 +190,7 @@ impl Operation {
             Self::GetCallerIdentity => "GetCallerIdentity",
             Self::DescribeLogStreams => "DescribeLogStreams",
             Self::GetLogEvents => "GetLogEvents",
+            Self::FilterLogEvents => "FilterLogEvents",
             Self::DeleteObjects => "DeleteObjects",
             Self::HeadBucket => "HeadBucket",
             Self::BatchGetImage => "BatchGetImage",
@@ -233,8 +236,8 @@ impl Operation {
     }
 
     /// Few request quotas are known: ListTrainingJobs 2/s (we use half of it, leaving the rest to
-    /// others in the account), GetMetricData 50/s, DescribeLogStreams 25/s and GetLogEvents 10/s. The others are learnt from a modest start:
-    /// CreateTrainingJob is throttled with five concurrent callers.
+    /// others in the account), GetMetricData 50/s, DescribeLogStreams 25/s, GetLogEvents 10/s and FilterLogEvents 5/s.
+    /// The others are learnt from a modest start: CreateTrainingJob is throttled with five concurrent callers.
     pub(super) fn limiter(self, start: f64) -> Limiter {
         match self {
             Self::ListTrainingJobs
@@ -245,6 +248,7 @@ impl Operation {
             Self::GetMetricData => Limiter::at_most(40.0 * start),
             Self::DescribeLogStreams => Limiter::at_most(10.0 * start),
             Self::GetLogEvents => Limiter::at_most(8.0 * start),
+            Self::FilterLogEvents => Limiter::at_most(3.0 * start),
             Self::CreateTrainingJob
             | Self::CreateHyperParameterTuningJob
             | Self::CreateTransformJob

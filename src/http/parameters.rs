@@ -47,3 +47,26 @@ pub(super) async fn refuse(State(bare): State<Bare>, request: Request, next: Nex
     }
     next.run(request).await
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_paths_without_a_parameter_in_the_query_take_none() {
+        let of = |place: &str| json!([{"name": "id", "in": place, "schema": {"type": "string"}}]);
+        let answers = json!({"200": {"description": "ok"}});
+        let document: OpenApi = serde_json::from_value(json!({
+            "openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {
+                "/listed": {"get": {"parameters": of("query"), "responses": answers}, "post": {"responses": answers}},
+                "/one/{id}": {"get": {"parameters": of("path"), "responses": answers}},
+            }
+        }))
+        .unwrap();
+        let expected = [("get", "/one/{id}"), ("post", "/listed")];
+        let expected = expected.map(|(method, path)| (method.to_owned(), path.to_owned()));
+        assert_eq!(*bare(&document), BTreeSet::from(expected));
+    }
+}

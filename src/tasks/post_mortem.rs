@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
-use bakeoff_domain::diagnosis::{Diagnosis, Evidence, diagnose};
+use bakeoff_domain::diagnosis::{Diagnosis, Evidence, diagnose, signatures};
 use bakeoff_domain::sagemaker::log::{LogLine, last_bytes, one_line};
 use bakeoff_domain::spec::ProfileSpec;
 use chrono::TimeDelta;
@@ -67,15 +67,23 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         let own = candidates.find(|candidate| candidate.spec.name == due.candidate)?;
         Some(own.profile.clone())
     });
-    let diagnosis = diagnose(&Evidence {
-        failure_reason: due.failure_reason.as_deref(),
-        lines: lines.as_deref(),
-        transitions: &due.transitions,
-        rules: &due.rules,
-        instance: catalog::find(&due.instance_type),
-        profile: profile.as_ref(),
+    let failed = due.clone();
+    // Off the workers that answer requests: a log has tens of thousands of lines.
+    let thought = tokio::task::spawn_blocking(move || {
+        let diagnosis = diagnose(&Evidence {
+            failure_reason: failed.failure_reason.as_deref(),
+            lines: lines.as_deref(),
+            transitions: &failed.transitions,
+            rules: &failed.rules,
+            instance: catalog::find(&failed.instance_type),
+            profile: profile.as_ref(),
+        });
+        (kept(&lines.unwrap_or_default(), &diagnosis), diagnosis)
     });
-    let kept = kept(&lines.unwrap_or_default(), &diagnosis);
+    let (kept, diagnosis) = match thought.await {
+        Ok(thought) => thought,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
     let now = app.clock.now();
     app.store
         .record_post_mortem(due, &diagnosis, &kept, now)
@@ -145,18 +153,35 @@ fn kept(lines: &[LogLine], diagnosis: &Diagnosis) -> Vec<LogLine> {
     kept
 }
 
-/// The end of each stream of its log; nothing of a job that never had instances, or if it cannot be read.
+/// The end of each stream of its log, and what stands before it with a word of a failure: the cause comes first, and what
+/// waits for it may write more than is read. Nothing of a job that never had instances, or if it cannot be read.
 async fn read_log(app: &App, due: &PostMortemDue) -> Option<Vec<LogLine>> {
     if !due.has_started {
         return None;
     }
     let job = LoggedJob {
-        kind: due.kind,
+        kind: due.kind?,
         name: &due.job_name,
     };
     let read = job_log::tails(&app.place.aws, job, &Wanted::default(), LINES).await;
-    let read = read.inspect_err(|error| {
-        tracing::info!(%error, job = due.job_name, tries = due.tries, "the log of a failed job could not be read");
-    });
-    read.ok().map(|part| part.lines)
+    let part = read
+        .inspect_err(|error| {
+            tracing::info!(%error, job = due.job_name, tries = due.tries, "the log of a failed job could not be read");
+        })
+        .ok()?;
+    let mut lines = part.lines;
+    if !part.is_whole {
+        match job_log::search(&app.place.aws, job, &signatures::WORDS, LINES).await {
+            Ok(found) => {
+                lines.extend(found);
+                lines.sort();
+                lines.dedup();
+            }
+            // The end of the log still says something.
+            Err(error) => {
+                tracing::info!(%error, job = due.job_name, "the log of a failed job could not be searched");
+            }
+        }
+    }
+    Some(lines)
 }

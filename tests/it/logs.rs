@@ -421,6 +421,37 @@ async fn a_post_mortem_is_tried_again_and_then_does_without_the_log(pool: PgPool
     test.run_to_end(&experiment, 1).await;
 }
 
+/// Other ranks write sixty thousand lines after the one that says why: the last twenty thousand do not have it.
+#[sqlx::test(migrations = false)]
+async fn a_cause_is_found_before_more_lines_than_are_read(pool: PgPool) {
+    let fails = "ml.p5.48xlarge=loader-shared-memory";
+    let test = TestApp::with_faults(pool, &["--fails", fails, "--empty-log-page", "0.5"]).await;
+    let mut spec = on_p5(1);
+    spec["workload"]["hyperparameters"] = json!({"log_lines_after_failure": "60000"});
+    for denied in [json!([]), json!(["logs:FilterLogEvents"])] {
+        test.region_post("/_sim/setup", &json!({"deny": denied}))
+            .await;
+        let experiment = test.start(&spec).await;
+        test.run_to_end(&experiment, 12).await;
+        let trial = first_trial(&test, &experiment).await;
+        let found: TrialDiagnosisView = test
+            .read(&format!("/v1/trials/{}/diagnosis", trial.id))
+            .await;
+        let attempt = &found.attempts[0];
+        let diagnosis = attempt.diagnosis.as_ref().unwrap();
+        let is_found = diagnosis.causes[0].signature == "loader-shared-memory";
+        let said = |line: &LogLineView| line.message.contains("insufficient shared memory");
+        let is_shown = attempt.last_lines.iter().any(said);
+        let may_search = denied == json!([]);
+        assert_eq!(
+            (is_found, is_shown, diagnosis.is_log_read),
+            (may_search, may_search, true),
+            "{diagnosis:#?} {:#?}",
+            attempt.last_lines
+        );
+    }
+}
+
 /// Six hundred thousand lines: each part ends after a bounded number of pages, and the next goes on.
 #[sqlx::test(migrations = false)]
 async fn a_search_through_a_large_log_ends_in_parts(pool: PgPool) {

@@ -78,8 +78,7 @@ struct Flags {
     until_failure: bool,
 }
 
-const USAGE: &str =
-    "--seeds N or --seed N, --jobs N, --json, --one-frozen, --release, --built, --until-failure";
+const USAGE: &str = "--seeds N or --seeds FROM..TO or --seed N, --jobs N, --json, --one-frozen, --release, --built, --until-failure";
 
 impl Flags {
     fn parse(flags: &[&str]) -> Result<Self, String> {
@@ -101,7 +100,7 @@ impl Flags {
         };
         while let Some(flag) = rest.next() {
             match *flag {
-                "--seeds" => parsed.seeds = (0..number(rest.next())?).collect(),
+                "--seeds" => parsed.seeds = range(rest.next().ok_or("a number is missing")?)?,
                 "--seed" => parsed.seeds = vec![number(rest.next())?],
                 "--jobs" => parsed.jobs = number(rest.next())?,
                 "--json" => parsed.json = true,
@@ -116,6 +115,16 @@ impl Flags {
         parsed.seeds.sort_by_key(|seed| !plan::is_fenced(*seed));
         Ok(parsed)
     }
+}
+
+/// `300` is the seeds from 0 on, `100..150` a part of a longer run.
+fn range(text: &str) -> Result<Vec<u64>, String> {
+    let (from, to) = text.split_once("..").unwrap_or(("0", text));
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| format!("{text:?} is no number"))
+    };
+    Ok((number(from)?..number(to)?).collect())
 }
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {

@@ -6,7 +6,7 @@ use aws_sdk_cloudwatchlogs::Client;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, group};
-use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, Logs, Page};
+use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, LogSearch, Logs, Page};
 use chrono::DateTime;
 
 use crate::convert::readable;
@@ -88,6 +88,33 @@ impl Logs for CloudWatchLogs {
             lines: lines.collect(),
             forward: page.next_forward_token().map(str::to_owned),
             backward: page.next_backward_token().map(str::to_owned),
+        })
+    }
+
+    async fn search(&self, search: &LogSearch<'_>) -> Result<Page<LogLine>, AwsError> {
+        let terms: Vec<String> = search
+            .words
+            .iter()
+            .map(|word| format!("?\"{word}\""))
+            .collect();
+        let call = self
+            .client
+            .filter_log_events()
+            .log_group_name(group(search.kind))
+            .log_stream_name_prefix(search.prefix)
+            .filter_pattern(terms.join(" "))
+            .set_next_token(search.token.clone());
+        let page = call.send().await.map_err(classify)?;
+        let lines = page.events().iter().filter_map(|event| {
+            Some(LogLine {
+                at: DateTime::from_timestamp_millis(event.timestamp()?)?,
+                stream: event.log_stream_name()?.to_owned(),
+                message: readable(event.message().unwrap_or("")),
+            })
+        });
+        Ok(Page {
+            items: lines.collect(),
+            next: page.next_token().map(str::to_owned),
         })
     }
 }

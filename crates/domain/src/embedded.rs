@@ -28,6 +28,11 @@ pub fn pattern(of: &str) -> Regex {
     Regex::new(&format!("^(?:{of})$")).unwrap_or_else(|error| unreadable(of, &error))
 }
 
+/// Compiles a pattern that matches anywhere in a text.
+pub fn pattern_within(of: &str) -> Regex {
+    Regex::new(of).unwrap_or_else(|error| unreadable(of, &error))
+}
+
 /// Panics: unreadable embedded data is a build defect.
 #[expect(
     clippy::panic,

@@ -3,6 +3,11 @@
 /// Bytes of a gibibyte.
 pub const GIB: f64 = 1_073_741_824.0;
 
+/// Standard deviations from the mean to either end of a normal distribution's 90 % interval,
+pub const NORMAL_95: f64 = 1.645;
+/// and of its 95 % interval.
+pub const NORMAL_975: f64 = 1.96;
+
 /// Exact below 2^53, which seconds, steps and tokens are far below.
 #[expect(
     clippy::cast_precision_loss,

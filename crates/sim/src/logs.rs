@@ -137,9 +137,23 @@ impl Run<'_> {
 
     /// Lines of a minute: more than one where the hyperparameter `log_lines_per_minute` says so.
     fn per_minute(&self) -> usize {
-        let asked = self.job.request["HyperParameters"]["log_lines_per_minute"].as_str();
-        let asked = asked.and_then(|text| text.trim_matches('"').parse().ok());
-        asked.unwrap_or(1).max(1)
+        self.asked("log_lines_per_minute").unwrap_or(1).max(1)
+    }
+
+    /// Lines that other ranks write after the one that failed: the hyperparameter `log_lines_after_failure`.
+    fn afterwards(&self, now: DateTime<Utc>) -> usize {
+        let asked = self.asked("log_lines_after_failure").unwrap_or(0);
+        let has_failed = self.job.failure.and_then(Failure::of_script).is_some();
+        if has_failed && !self.closing(now).is_empty() {
+            asked
+        } else {
+            0
+        }
+    }
+
+    fn asked(&self, hyperparameter: &str) -> Option<usize> {
+        let asked = self.job.request["HyperParameters"][hyperparameter].as_str()?;
+        asked.trim_matches('"').parse().ok()
     }
 
     /// Whole minutes that it has trained.
@@ -166,7 +180,8 @@ impl Run<'_> {
     }
 
     fn places(&self, now: DateTime<Utc>) -> usize {
-        OPENING.len() + self.minutes(now) * self.per_minute() + self.closing(now).len()
+        let trained = OPENING.len() + self.minutes(now) * self.per_minute();
+        trained + self.closing(now).len() + self.afterwards(now)
     }
 
     fn line(&self, place: usize, now: DateTime<Utc>) -> Option<(DateTime<Utc>, String)> {
@@ -178,8 +193,10 @@ impl Run<'_> {
         let (minute, nth) = (place / per_minute, place % per_minute);
         if minute >= self.minutes(now) {
             let last = place - self.minutes(now) * per_minute;
-            let line = self.closing(now).get(last).map(|line| (*line).to_owned())?;
-            return Some((self.phase.end, line));
+            let closing = self.closing(now);
+            let afterwards = || format!("another rank is still waiting part={last}");
+            let line = closing.get(last).map(|line| (*line).to_owned());
+            return Some((self.phase.end, line.unwrap_or_else(afterwards)));
         }
         let begun = self.phase.start + TimeDelta::minutes(i64::try_from(minute).ok()?);
         let line = metrics::log_line(self.job, begun)?;

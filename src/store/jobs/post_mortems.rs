@@ -22,7 +22,8 @@ const LOG_ARRIVES: TimeDelta = TimeDelta::seconds(30);
 /// A failed job whose post-mortem is due.
 #[derive(Debug, Clone)]
 pub struct PostMortemDue {
-    pub kind: JobKind,
+    /// `None` if it cannot be read: then nobody knows where its log is.
+    pub kind: Option<JobKind>,
     pub job_id: JobId,
     pub trial_id: TrialId,
     pub project_id: ProjectId,
@@ -102,7 +103,7 @@ impl Store {
             trial_id: TrialId(row.trial_id),
             project_id: ProjectId(row.project_id),
             experiment_id: ExperimentId(row.experiment_id),
-            kind: JobKind::parse(&row.job_kind).unwrap_or(JobKind::Training),
+            kind: JobKind::parse(&row.job_kind),
             candidate: row.candidate,
             instance_type: row.instance_type,
             attempt: u32::try_from(row.number).unwrap_or(0),

@@ -26,10 +26,13 @@ const HEADS: i64 = 64;
 const ADMISSION_LOCK: i64 = 0x6261_6b65_0001;
 
 /// `usage` as the table `quotas` has it, and as `usage_of` in SQL makes it of a trial.
-fn quota_pool(instance_type: String, usage: &str) -> QuotaPool {
-    QuotaPool {
-        instance_type,
-        usage: Usage::parse(usage).unwrap_or(Usage::OnDemand),
+fn quota_pool(instance_type: String, usage: &str) -> Result<QuotaPool, StoreError> {
+    match Usage::parse(usage) {
+        Some(usage) => Ok(QuotaPool {
+            instance_type,
+            usage,
+        }),
+        None => Err(StoreError::corrupt("quotas", instance_type, "usage")),
     }
 }
 
@@ -242,18 +245,19 @@ async fn waiting(
     )
     .fetch_all(tx)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Waiting {
-            trial: TrialId(row.id),
-            project: ProjectId(row.project_id),
-            quota_pool: quota_pool(row.instance_type, &row.usage),
-            instances: count(row.instance_count.into()),
-            priority: row.priority,
-            since: row.created_at,
-            pool_key: row.pool_key,
+    rows.into_iter()
+        .map(|row| {
+            Ok(Waiting {
+                trial: TrialId(row.id),
+                project: ProjectId(row.project_id),
+                quota_pool: quota_pool(row.instance_type, &row.usage)?,
+                instances: count(row.instance_count.into()),
+                priority: row.priority,
+                since: row.created_at,
+                pool_key: row.pool_key,
+            })
         })
-        .collect())
+        .collect()
 }
 
 /// Capacity in use, by quota pool of a region and by project, and idle warm pools. What a project
@@ -279,7 +283,7 @@ async fn capacity(
         if row.is_here {
             let state = capacity
                 .quota_pools
-                .entry(quota_pool(row.instance_type, &row.usage))
+                .entry(quota_pool(row.instance_type, &row.usage)?)
                 .or_default();
             state.in_use = state.in_use.saturating_add(count(row.instances));
         }
@@ -295,10 +299,11 @@ async fn capacity(
     );
     for row in pools.fetch_all(&mut *tx).await? {
         let instances = count(row.instance_count.into());
-        let state = capacity
-            .quota_pools
-            .entry(quota_pool(row.instance_type, Usage::OnDemand.as_str()))
-            .or_default();
+        let on_demand = QuotaPool {
+            instance_type: row.instance_type,
+            usage: Usage::OnDemand,
+        };
+        let state = capacity.quota_pools.entry(on_demand).or_default();
         state.in_use = state.in_use.saturating_add(instances);
         if !row.is_defective {
             capacity
@@ -325,8 +330,7 @@ async fn unused_quotas(
     )
     .fetch_all(tx)
     .await?;
-    Ok(rows
-        .into_iter()
+    rows.into_iter()
         .map(|row| {
             let state = QuotaPoolState {
                 quota: row.instances.map(|most| count(most.into())),
@@ -334,9 +338,9 @@ async fn unused_quotas(
                 held_until: row.held_until,
                 is_doubtful: row.is_doubtful,
             };
-            (quota_pool(row.instance_type, &row.usage), state)
+            Ok((quota_pool(row.instance_type, &row.usage)?, state))
         })
-        .collect())
+        .collect()
 }
 
 async fn limits(

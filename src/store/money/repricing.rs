@@ -117,7 +117,7 @@ impl Store {
         .await?;
         let dependent = rows.into_iter().map(|row| Dependent {
             project_id: ProjectId(row.project_id),
-            kind: kind_of(row.job_kind.as_deref()),
+            kind: row.job_kind.as_deref().and_then(JobKind::parse),
             experiment_id: ExperimentId(row.id),
             region: row.region,
             instance_types: row.types,
@@ -177,7 +177,7 @@ impl Store {
                 }
                 _ => {
                     let dependent = Dependent {
-                        kind: kind_of(row.job_kind.as_deref()),
+                        kind: row.job_kind.as_deref().and_then(JobKind::parse),
                         project_id: ProjectId(row.project_id),
                         experiment_id: ExperimentId(row.experiment_id),
                         region: row.experiment_region,
@@ -329,11 +329,6 @@ impl Store {
     }
 }
 
-/// All trials of an experiment have jobs of one kind.
-fn kind_of(kind: Option<&str>) -> JobKind {
-    kind.and_then(JobKind::parse).unwrap_or(JobKind::Training)
-}
-
 async fn corrections(
     tx: &mut PgConnection,
     dependent: &Dependent,
@@ -345,8 +340,15 @@ async fn corrections(
         .collect();
     let region = &dependent.region;
     let rows = settled_rows(tx, dependent.experiment_id, types.as_deref(), None).await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let id = dependent.experiment_id;
     let of = PricesOf {
-        kind: dependent.kind,
+        // Prices of training for a job of another kind would be a wrong bill.
+        kind: dependent
+            .kind
+            .ok_or_else(|| StoreError::corrupt("trials", id, "job_kind"))?,
         region,
         instance_types: &dependent.instance_types,
     };

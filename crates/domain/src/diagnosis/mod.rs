@@ -3,6 +3,7 @@
 //! the service's matter.
 
 pub mod fruitless;
+mod hits;
 mod launcher;
 mod line;
 pub mod live;

@@ -27,6 +27,23 @@ fn evidence<'a>(reason: Option<&'a str>, lines: &'a [LogLine]) -> Evidence<'a> {
 const SCRIPT_FAILED: &str =
     "AlgorithmError: ExecuteUserScriptError:\nExitCode 1\nErrorMessage \"\"";
 
+/// Five thousand lines of ranks that wait stand after the one that says why.
+#[test]
+fn a_cause_is_found_before_a_flood_of_others() {
+    let mut lines = vec![line(
+        1,
+        "algo-2",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    )];
+    lines.extend((0..5_000).map(|nth| {
+        let host = format!("algo-{}", 1 + nth % 8);
+        let message = "torch.distributed.DistBackendError: NCCL error in: ncclRemoteError: remote process exited";
+        line(2 + nth / 100, &host, message)
+    }));
+    let found = diagnose(&evidence(Some(SCRIPT_FAILED), &lines));
+    assert!(found.is_out_of_accelerator_memory(), "{:#?}", found.causes);
+}
+
 /// The process that reports a timeout is the victim of another, which ran out of memory.
 #[test]
 fn the_cause_comes_before_its_symptoms() {

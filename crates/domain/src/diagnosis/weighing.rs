@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::hits::{Hit, first_and_last, hits};
 use super::launcher::{Launcher, Row};
 use super::line::{Level, Line};
 use super::raised::{Kind, Raised, goes_on, is_noise, step_of, structure};
@@ -109,14 +110,6 @@ fn is_of_waiting(class: Class) -> bool {
     matches!(class, Class::Network | Class::Rendezvous | Class::Stopped)
 }
 
-/// A signature that a line has, and the cause in words.
-type Hit = (&'static Signature, String);
-
-fn hits(line: &Line<'_>) -> Vec<Hit> {
-    let hits = signatures::in_log(&line.text);
-    hits.map(|hit| (hit.signature, hit.cause())).collect()
-}
-
 /// Finds and weighs all that the reason and the log say.
 pub(super) fn weigh(evidence: &Evidence<'_>) -> Weighed {
     let reason = evidence.failure_reason.unwrap_or_default();
@@ -219,12 +212,10 @@ impl Log<'_> {
     /// Matches of all lines. An exception whose name no pattern knows is named by its traceback, and one without a text
     /// by the line of code that raised it.
     fn found(&self, hits: &[Vec<Hit>]) -> Vec<Found> {
-        let mut found: Vec<Found> = Vec::new();
-        for (at, hits) in hits.iter().enumerate() {
-            for (signature, cause) in hits {
-                found.push(self.one(signature, at, cause.clone()));
-            }
-        }
+        let mut found: Vec<Found> = first_and_last(hits)
+            .into_iter()
+            .map(|(at, (signature, cause))| self.one(signature, at, cause.clone()))
+            .collect();
         for raised in self.raised.iter().filter(|raised| raised.has_traceback) {
             let mut own = found.iter_mut().filter(|one| one.line == Some(raised.line));
             let mut is_named = false;

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::number::{of_items, real};
+use crate::number::{NORMAL_95, of_items, real};
 
 /// Seconds of a job whose data is small, as long as none was measured: assumed. In published logs of jobs the
 /// download of image and data takes 20 seconds to 5 minutes; the script's own start and the upload come on top.
@@ -19,8 +19,6 @@ const JOB_SD: f64 = 0.25;
 const LEAST_SECONDS: f64 = 10.0;
 /// The least variance that is left of a belief.
 const VARIANCE_LEAST: f64 = 1e-6;
-/// Standard normal quantile of the ends of a 90 % interval.
-const NORMAL_95: f64 = 1.645;
 
 /// Billed seconds of the next job beside its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -41,9 +39,33 @@ pub struct Observed {
     pub is_same_type: bool,
 }
 
-/// What an ended job was billed beside its steps, seconds. `goodput`: tokens per second of all its time after the start.
-pub fn beside_steps(billable_seconds: u64, tokens: f64, goodput: f64) -> f64 {
-    (real(billable_seconds) - tokens / goodput).max(0.0)
+/// A job on demand that has ended, completed or stopped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EndedJob {
+    pub billable_seconds: u64,
+    pub is_completed: bool,
+    /// Tokens of the whole trial.
+    pub trial_tokens: f64,
+    /// Tokens that its last report tells of.
+    pub tokens_done: Option<f64>,
+    /// Whether those were done in one attempt: of several, the steps of one say nothing.
+    pub is_of_one_attempt: bool,
+    /// Tokens per second of all its time after the start.
+    pub goodput: f64,
+}
+
+impl EndedJob {
+    /// What it was billed beside its steps, seconds; `None` if that cannot be told, as where it was stopped and its steps
+    /// are not known.
+    pub fn billed_beside_steps(self) -> Option<f64> {
+        let done = if self.is_completed {
+            self.trial_tokens
+        } else {
+            self.tokens_done.filter(|_| self.is_of_one_attempt)?
+        };
+        let billed = Some(self.billable_seconds).filter(|seconds| *seconds > 0)?;
+        Some((real(billed) - done / self.goodput).max(0.0))
+    }
 }
 
 impl Overhead {
@@ -125,6 +147,41 @@ mod tests {
             is_same_type,
         };
         seconds.iter().map(one).collect()
+    }
+
+    #[test]
+    fn only_steps_that_are_known_are_taken_off() {
+        let job = EndedJob {
+            billable_seconds: 1_000,
+            is_completed: true,
+            trial_tokens: 6_000.0,
+            tokens_done: Some(3_000.0),
+            is_of_one_attempt: true,
+            goodput: 10.0,
+        };
+        let stopped = EndedJob {
+            is_completed: false,
+            ..job
+        };
+        let again = EndedJob {
+            is_of_one_attempt: false,
+            ..stopped
+        };
+        let beside = EndedJob::billed_beside_steps;
+        assert_eq!(
+            (beside(job), beside(stopped), beside(again)),
+            (Some(400.0), Some(700.0), None)
+        );
+        let faster = EndedJob {
+            goodput: 1.0,
+            ..job
+        };
+        assert_eq!(beside(faster), Some(0.0), "never less than nothing");
+        let unbilled = EndedJob {
+            billable_seconds: 0,
+            ..job
+        };
+        assert_eq!(beside(unbilled), None);
     }
 
     /// √(0.5² + 0.15² + 0.25²) = 0.579: from 116 to 777 seconds.

@@ -1,13 +1,17 @@
 //! Points as they are sent or as files have them: JSON lines, lists and documents, tables, logs, each of the program that
 //! wrote it. Parsing is pure and knows no series.
 
+mod aws;
 mod cell;
 mod clock;
 mod columns;
 mod devices;
+mod encoding;
+mod epochs;
 pub mod figures;
 mod formats;
 mod gather;
+mod json;
 mod log;
 mod notes;
 mod plan;
@@ -74,9 +78,15 @@ pub struct Reading<'a> {
 ///
 /// Lines without a time, or with an impossible one, are errors; every other cell that is not stored is in the report.
 pub fn read(body: &[u8], reading: Reading<'_>) -> Result<Batch, Vec<LineError>> {
+    let body = encoding::utf8(body).map_err(|why| {
+        vec![LineError {
+            line: 1,
+            detail: why.to_owned(),
+        }]
+    })?;
     let mut clean = Cow::Borrowed(&[][..]);
     let mut report = Report::default();
-    let rows = syntax::rows(body, &mut clean, &mut report)?;
+    let rows = syntax::rows(&body, &mut clean, &mut report)?;
     gather::batch(rows, reading, report)
 }
 

@@ -9,7 +9,7 @@ use crate::measure::eta::Progress;
 use crate::measure::metric;
 use crate::measure::pace::{Batch, Pace, pace};
 use crate::measure::steady::{Bucket, SPAN_MIN, Steady, steady_batches};
-use crate::number::{real, whole};
+use crate::number::{NORMAL_975, real, whole};
 
 named! {
     /// What a speed in tokens per second rests on, the best first
@@ -217,7 +217,7 @@ pub fn stepping_share(
     share_min: f64,
 ) -> Result<SteppingShare, Contradiction> {
     let mean = steps.per_second * tokens_per_step / speed.mean;
-    let sd = steps.half_width / steps.per_second / 1.96;
+    let sd = steps.half_width / steps.per_second / NORMAL_975;
     let unseen = steps.seconds.map_or(0.0, unseen_sd);
     if (share_min..=SHARE_MAX).contains(&mean) {
         Ok(SteppingShare {

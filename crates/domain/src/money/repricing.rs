@@ -28,8 +28,8 @@ pub struct PriceChange {
 pub struct Dependent {
     pub project_id: ProjectId,
     pub experiment_id: ExperimentId,
-    /// Of its jobs.
-    pub kind: JobKind,
+    /// Of its jobs, which are all of one kind; `None` if it has none, or it cannot be read.
+    pub kind: Option<JobKind>,
     pub region: String,
     pub instance_types: Vec<String>,
 }
@@ -178,7 +178,7 @@ mod tests {
     fn a_change_affects_who_uses_its_type_in_its_region_and_project() {
         let ours = ProjectId(Uuid::from_u128(1));
         let dependent = Dependent {
-            kind: JobKind::Training,
+            kind: Some(JobKind::Training),
             project_id: ours,
             experiment_id: ExperimentId(Uuid::nil()),
             region: "us-east-1".into(),

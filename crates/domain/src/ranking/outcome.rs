@@ -7,12 +7,12 @@ use sha2::{Digest, Sha256};
 use crate::finding::{BUDGET_BELOW_TRIAL, Finding};
 use crate::ids::TrialId;
 use crate::lifecycle::state::TrialState;
-use crate::measure::overhead::{self, Overhead};
+use crate::measure::overhead::{EndedJob, Overhead};
 use crate::measure::speed::SteppingShare;
 use crate::measure::steady::Steady;
 use crate::money::Usd;
 use crate::money::price::Price;
-use crate::number::{of_items, real, whole};
+use crate::number::{NORMAL_95, of_items, real, whole};
 use crate::spec::{ObjectiveSpec, PurchaseOption, WorkloadSpec};
 
 /// The outcome of one trial: the row of the comparison table that ranking needs.
@@ -168,8 +168,6 @@ impl Target {
 /// How much the tokens that a run needs to a loss differ from one run to the next, as a standard
 /// deviation: in ten repeats of MLPerf's fine-tuning on one system, 6.4 % at the median.
 const RUN_TO_RUN: f64 = 0.064;
-/// Standard normal quantile of the ends of a 90 % interval.
-const NORMAL_95: f64 = 1.645;
 
 impl Tokens {
     /// Of a full run that trains on all tokens.
@@ -264,18 +262,21 @@ impl Outcome {
         Some(self.pauses.goodput(speed))
     }
 
-    /// What it was billed beside its steps, seconds: of a job on demand that has ended. `None` if that cannot be told, as
-    /// of one that was stopped and whose steps are not known.
+    /// What it was billed beside its steps, seconds: of a job on demand that has ended. `None` if that cannot be told.
     pub(super) fn billed_beside_steps(&self, tokens: Tokens) -> Option<f64> {
-        let is_on_demand = self.purchase_option == PurchaseOption::OnDemand;
-        let billed = Some(self.billable_seconds).filter(|seconds| *seconds > 0 && is_on_demand)?;
-        let done = match self.state {
-            TrialState::Completed => Some(real(tokens.trial)),
-            // Of several attempts, the steps of one say nothing.
-            TrialState::Stopped if self.pauses.is_of_one_attempt() => self.tokens_done,
-            _ => None,
+        let has_ended = matches!(self.state, TrialState::Completed | TrialState::Stopped);
+        if self.purchase_option != PurchaseOption::OnDemand || !has_ended {
+            return None;
+        }
+        let job = EndedJob {
+            billable_seconds: self.billable_seconds,
+            is_completed: self.state == TrialState::Completed,
+            trial_tokens: real(tokens.trial),
+            tokens_done: self.tokens_done,
+            is_of_one_attempt: self.pauses.is_of_one_attempt(),
+            goodput: self.own_goodput()?,
         };
-        Some(overhead::beside_steps(billed, done?, self.own_goodput()?))
+        job.billed_beside_steps()
     }
 
     /// Whether a job of it has begun; those that wait have spent no time on a machine.

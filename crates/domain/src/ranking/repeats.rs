@@ -12,7 +12,7 @@ use crate::measure::overhead::{Observed, Overhead};
 use crate::measure::steady::Steady;
 use crate::money::Usd;
 use crate::money::price::Price;
-use crate::number::{of_items, real};
+use crate::number::{NORMAL_975, of_items, real};
 use crate::ranking::outcome::{FullRun, Outcome, Predicted, Tokens};
 use crate::ranking::posterior::{Contender, Rate};
 use crate::ranking::recommendation::Ranked;
@@ -118,7 +118,7 @@ impl<'a> Repeats<'a> {
     /// A choice with measured trials.
     pub(super) fn measured(&self, pool: &Pool<'_>, row: &Ranked, run: FullRun) -> Contender {
         let repeats = of_items(logs(pool).count()).max(1.0);
-        let noise = row.tokens_per_second_half_width / row.tokens_per_second / 1.96;
+        let noise = row.tokens_per_second_half_width / row.tokens_per_second / NORMAL_975;
         let (least, most) = match row.purchase_option {
             PurchaseOption::OnDemand => (1.0, 1.0),
             PurchaseOption::Spot => SPOT_AGAIN,
@@ -411,7 +411,8 @@ fn off(outcome: &Outcome) -> Option<Mean> {
     let (measured, predicted) = (outcome.tokens_per_second.as_ref()?, outcome.predicted?);
     Some(Mean {
         log: (measured.mean / predicted.tokens_per_second).ln(),
-        variance: own_variance(predicted) + (measured.half_width / measured.mean / 1.96).powi(2),
+        variance: own_variance(predicted)
+            + (measured.half_width / measured.mean / NORMAL_975).powi(2),
     })
 }
 

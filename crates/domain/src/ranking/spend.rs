@@ -5,7 +5,7 @@ use std::f64::consts::SQRT_2;
 
 use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
-use crate::number::real;
+use crate::number::{NORMAL_95, real};
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::recommendation::{Ranked, Spend};
 use crate::ranking::repeats::{Pool, Repeats};
@@ -13,8 +13,6 @@ use crate::spec::PurchaseOption;
 
 /// Standard deviation, as a share, of what a measured trial still costs.
 const MEASURED_SD: f64 = 0.03;
-/// Standard normal quantile of the ends of a 90 % interval.
-const NORMAL_95: f64 = 1.645;
 
 /// `first`: what is recommended, or leads; its trials are the head of its full run.
 pub(super) fn spend(repeats: &Repeats<'_>, first: Option<&Ranked>) -> Spend {

@@ -239,6 +239,18 @@ pub struct LogPage {
     pub backward: Option<String>,
 }
 
+/// Looks for words in all streams of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSearch<'a> {
+    /// Of the job, which says in which group its streams are.
+    pub kind: JobKind,
+    /// Of its streams: `NAME/`.
+    pub prefix: &'a str,
+    /// A line is found if it contains one of them, in this case.
+    pub words: &'a [&'a str],
+    pub token: Option<String>,
+}
+
 /// Logs of training jobs in CloudWatch.
 #[async_trait]
 pub trait Logs: Send + Sync {
@@ -251,6 +263,8 @@ pub trait Logs: Send + Sync {
         token: Option<String>,
     ) -> Result<Page<String>, AwsError>;
     async fn lines(&self, request: &LogRequest) -> Result<LogPage, AwsError>;
+    /// A page of the lines that are found, in no order; it may be empty, and still have more behind it.
+    async fn search(&self, search: &LogSearch<'_>) -> Result<Page<LogLine>, AwsError>;
 }
 
 /// What is copied, if it has not been written again since.

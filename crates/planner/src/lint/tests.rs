@@ -196,6 +196,41 @@ fn a_measured_speed_decides_whether_the_time_is_enough() {
     );
 }
 
+/// One instance for the same global batch is named only to those who asked for the cheapest and have the time, and only
+/// where the model fits on it.
+#[test]
+fn one_instance_is_offered_to_those_who_save_money_by_it() {
+    let offered = |change: fn(&mut serde_json::Value)| {
+        let document = spec(|value| {
+            value["candidates"][0]["instance_count"] = json!(4);
+            value["candidates"][0]["profile"]["zero_stage"] = json!(3);
+            change(value);
+        });
+        let findings = lint(&document, &prices());
+        let own = findings
+            .into_iter()
+            .find(|one| one.rule == "fewer-instances");
+        own.map(|own| own.fix)
+    };
+    let fix = offered(|_| {}).unwrap();
+    assert!(
+        fix.contains("instance_count 1 and gradient_accumulation_steps 16"),
+        "{fix}"
+    );
+    assert_eq!(
+        offered(|value| value["objective"]["minimize"] = json!("time")),
+        None
+    );
+    assert_eq!(
+        offered(|value| value["objective"]["full_run_deadline_hours"] = json!(1)),
+        None
+    );
+    let too_large = |value: &mut serde_json::Value| {
+        value["workload"]["model"]["layers"] = json!(280);
+    };
+    assert_eq!(offered(too_large), None);
+}
+
 #[test]
 fn what_has_no_price_is_refused_with_the_way_out() {
     let p5e = spec(|value| value["candidates"][0]["instance_type"] = json!("ml.p5e.48xlarge"));

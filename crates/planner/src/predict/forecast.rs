@@ -7,6 +7,7 @@ use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::lifecycle::spot::SAVING_PERCENT_MAX;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
+use bakeoff_domain::number::NORMAL_95;
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use serde::{Deserialize, Serialize};
@@ -22,9 +23,6 @@ pub struct Interval {
     pub expected: f64,
     pub high: f64,
 }
-
-/// Standard normal quantile of the ends of a 90 % interval.
-const NORMAL_95: f64 = 1.645;
 
 impl Interval {
     /// About an expected figure, given the standard deviation of its logarithm.

@@ -1,4 +1,4 @@
-//! CloudWatch Logs: DescribeLogStreams and GetLogEvents of the groups of training jobs (tuning jobs' trials among
+//! CloudWatch Logs: DescribeLogStreams, GetLogEvents and FilterLogEvents of the groups of training jobs (tuning jobs' trials among
 //! them) and processing jobs (awsJson1_1).
 
 use chrono::{DateTime, Utc};
@@ -16,6 +16,9 @@ const PAGE_BYTES: usize = 1_048_576;
 const ENVELOPE_BYTES: usize = 26;
 const LINES_MAX: u64 = 10_000;
 const STREAMS_MAX: u64 = 50;
+/// Places of streams that one call of FilterLogEvents looks at, and characters of its pattern.
+const SEARCHED_MAX: usize = 20_000;
+const PATTERN_MAX: usize = 1_024;
 
 pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Value, Refusal> {
     region.with_time(|world, now| {
@@ -45,6 +48,7 @@ pub(super) fn call(region: &Region, operation: &str, body: &Value) -> Result<Val
         match operation {
             "DescribeLogStreams" => describe(world, body, now),
             "GetLogEvents" => events(world, body, now),
+            "FilterLogEvents" => search(world, body, now),
             other => Err(invalid(format!(
                 "the simulated region does not know {other}"
             ))),
@@ -265,4 +269,77 @@ fn answer(lines: &[Line], forward: Edge, backward: Edge) -> Value {
         "nextForwardToken": format!("f/{}/{}", forward.place, forward.empties),
         "nextBackwardToken": format!("b/{}/{}", backward.place, backward.empties),
     })
+}
+
+/// Lines of all streams with a prefix that contain one of the pattern's optional terms. As many places are looked at as
+/// one call may, found or not: a page may be empty and have a successor. Streams come one after the other, so that lines
+/// are in no order of time.
+fn search(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<Value, Refusal> {
+    let prefix = body["logStreamNamePrefix"]
+        .as_str()
+        .unwrap_or("")
+        .to_owned();
+    let terms = terms(body["filterPattern"].as_str().unwrap_or(""))?;
+    let (mut index, mut place) = match body["nextToken"].as_str() {
+        Some(text) => {
+            let token = Token::parse(text);
+            let token = token.ok_or_else(|| invalid("The specified nextToken is invalid."))?;
+            (usize::try_from(token.empties).unwrap_or(0), token.place)
+        }
+        None => (0, 0),
+    };
+    let is_empty = world.happens(world.faults.empty_log_page, "empty_log_page");
+    let streams = streams(world, body, &prefix, now);
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    let mut left = if is_empty && index + place == 0 {
+        1
+    } else {
+        SEARCHED_MAX
+    };
+    while let Some(stream) = streams
+        .get(index)
+        .filter(|_| left > 0 && bytes < PAGE_BYTES)
+    {
+        if place >= stream.places(now) {
+            (index, place) = (index + 1, 0);
+            continue;
+        }
+        let line = stream.line(place, now);
+        (place, left) = (place + 1, left - 1);
+        let is_found = |(_, message): &Line| terms.iter().any(|term| message.contains(term));
+        if let Some((at, message)) = line.filter(is_found) {
+            bytes += message.len() + ENVELOPE_BYTES;
+            events.push(json!({
+                "timestamp": at.timestamp_millis(), "message": message, "logStreamName": stream.name(),
+                "ingestionTime": at.timestamp_millis(), "eventId": format!("{index}-{place}"),
+            }));
+        }
+    }
+    let mut answer = json!({ "events": events, "searchedLogStreams": [] });
+    if index < streams.len() {
+        answer["nextToken"] = json!(format!("f/{place}/{index}"));
+    }
+    Ok(answer)
+}
+
+/// The terms of `?"out of memory" ?Killed`: a line with one of them is found. Other patterns are not known here.
+fn terms(pattern: &str) -> Result<Vec<String>, Refusal> {
+    let unknown = || invalid("Invalid filter pattern");
+    if pattern.len() > PATTERN_MAX {
+        return Err(invalid("filterPattern must have at most 1024 characters"));
+    }
+    let (mut terms, mut rest) = (Vec::new(), pattern.trim());
+    while !rest.is_empty() {
+        rest = rest.strip_prefix('?').ok_or_else(unknown)?;
+        let (term, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').ok_or_else(unknown)?,
+            None => rest.split_once(' ').unwrap_or((rest, "")),
+        };
+        terms.push(term.to_owned());
+        rest = after.trim_start();
+    }
+    if terms.is_empty() {
+        return Err(unknown());
+    }
+    Ok(terms)
 }

@@ -47,40 +47,82 @@ fn of_number(number: f64) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_micros((number / per_second * 1e6).round() as i64)
 }
 
+/// Forms that say their zone, and then those that do not: they are read as UTC. Python's logging separates milliseconds
+/// by a comma, and nvidia-smi days by slashes: commas are points and slashes hyphens here.
+const ZONED: [&str; 6] = [
+    "%Y-%m-%d %H:%M:%S%.f%:z",
+    "%Y-%m-%d %H:%M:%S%.f%z",
+    "%Y-%m-%d %H:%M:%S%.f %z",
+    "%Y-%m-%dT%H:%M:%S%.f%z",
+    "%Y%m%dT%H%M%S%.f%z",
+    "%d-%b-%Y:%H:%M:%S %z",
+];
+const BARE: [&str; 10] = [
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d %H:%M",
+    "%Y%m%dT%H%M%S%.f",
+    "%a %b %e %H:%M:%S %Y",
+    "%d-%b-%Y:%H:%M:%S",
+    "%b %e. %Y. %I:%M:%S %p",
+    "%b %e. %Y %I:%M:%S %p",
+    "%b %e. %Y %H:%M:%S%.f",
+];
+/// Where the year comes last, what comes first is not said.
+const MONTH_FIRST: [&str; 2] = ["%m-%d-%Y %I:%M:%S %p", "%m-%d-%Y %H:%M:%S%.f"];
+const DAY_FIRST: [&str; 2] = ["%d-%m-%Y %I:%M:%S %p", "%d-%m-%Y %H:%M:%S%.f"];
+/// With points, as in German, the day comes first.
+const WITH_POINTS: &str = "%d.%m.%Y %H:%M:%S%.f";
+
 fn of_text(text: &str) -> Option<Moment> {
-    if let Ok(at) = DateTime::parse_from_rfc3339(text) {
-        return Some(Moment {
-            at: at.with_timezone(&Utc),
-            has_zone: true,
-        });
+    let zoned = |at: DateTime<chrono::FixedOffset>| Moment {
+        at: at.with_timezone(&Utc),
+        has_zone: true,
+    };
+    if let Ok(at) =
+        DateTime::parse_from_rfc3339(text).or_else(|_| DateTime::parse_from_rfc2822(text))
+    {
+        return Some(zoned(at));
     }
-    // Python's logging separates milliseconds by a comma, nvidia-smi days by slashes.
     let text = text.replace(',', ".").replace('/', "-");
-    for zoned in [
-        "%Y-%m-%d %H:%M:%S%.f%:z",
-        "%Y-%m-%d %H:%M:%S%.f%z",
-        "%Y-%m-%dT%H:%M:%S%.f%z",
-    ] {
-        if let Ok(at) = DateTime::parse_from_str(&text, zoned) {
-            return Some(Moment {
-                at: at.with_timezone(&Utc),
-                has_zone: true,
-            });
-        }
+    let utc = ["Z", " UTC", " GMT"];
+    let bare = utc.iter().find_map(|zone| text.strip_suffix(zone));
+    // Go writes its zone twice: `+0000 UTC`.
+    let of_zone = |form| DateTime::parse_from_str(bare.unwrap_or(&text), form).ok();
+    if let Some(at) = ZONED.iter().find_map(|form| of_zone(form)) {
+        return Some(zoned(at));
     }
-    let bare = text.strip_suffix(" UTC").or_else(|| text.strip_suffix('Z'));
-    let formats = [
-        "%Y-%m-%dT%H:%M:%S%.f",
-        "%Y-%m-%d %H:%M:%S%.f",
-        "%a %b %e %H:%M:%S %Y",
-    ];
-    formats.iter().find_map(|format| {
-        let at = NaiveDateTime::parse_from_str(bare.unwrap_or(&text), format).ok()?;
-        Some(Moment {
-            at: at.and_utc(),
-            has_zone: bare.is_some(),
-        })
+    // `date` writes its zone before the year.
+    let (bare, has_zone) = match bare {
+        Some(bare) => (bare.to_owned(), true),
+        None if text.contains(" UTC ") => (text.replace(" UTC ", " "), true),
+        None => (text, false),
+    };
+    let first = |forms: &[&str]| {
+        let parsed = |form| NaiveDateTime::parse_from_str(&bare, form).ok();
+        forms.iter().find_map(|form| parsed(form))
+    };
+    let at = first(&BARE).or_else(|| first(&[WITH_POINTS])).or_else(|| {
+        match (first(&MONTH_FIRST), first(&DAY_FIRST)) {
+            (Some(one), Some(other)) => (one == other).then_some(one),
+            (one, other) => one.or(other),
+        }
+    })?;
+    Some(Moment {
+        at: at.and_utc(),
+        has_zone,
     })
+}
+
+/// Whether a time cannot be known because `11/12/2025` may be of November or of December.
+pub(super) fn is_ambiguous(text: &str) -> bool {
+    let text = text.trim().replace('/', "-");
+    let is_one_of = |forms: &[&str]| {
+        let mut forms = forms.iter();
+        forms.any(|form| NaiveDateTime::parse_from_str(&text, form).is_ok())
+    };
+    of_text(&text).is_none() && is_one_of(&MONTH_FIRST) && is_one_of(&DAY_FIRST)
 }
 
 /// Reads a time since the start in seconds: a number, `0:00:20`, `1:02:03.5`, `02:03`, `1 day, 2:03:04` or `1500ms`.
@@ -148,9 +190,40 @@ mod tests {
             moment(&text("Thu Nov 20 00:01:00 2025")).unwrap().at,
             expected - chrono::TimeDelta::milliseconds(500)
         );
+        for written in [
+            "Thu, 20 Nov 2025 00:01:00 GMT",
+            "Thu, 20 Nov 2025 01:01:00 +0100",
+            "Thu Nov 20 00:01:00 UTC 2025",
+            "2025-11-20 00:01:00 +0000 UTC",
+            "20251120T000100Z",
+            "2025-11-20T00:01",
+            "20/Nov/2025:00:01:00 +0000",
+            "Nov 20, 2025, 12:01:00 AM",
+            "Nov 20, 2025 00:01:00",
+            "11/20/2025 12:01:00 AM",
+            "20.11.2025 00:01:00",
+            "20/11/2025 00:01:00",
+        ] {
+            let at = moment(&text(written)).map(|moment| moment.at);
+            assert_eq!(
+                at,
+                Some(expected - chrono::TimeDelta::milliseconds(500)),
+                "{written}"
+            );
+        }
         assert!(!moment(&text("2025-11-20 00:01:00,500")).unwrap().has_zone);
         assert!(moment(&text("2025-11-20 00:01:00.5Z")).unwrap().has_zone);
         assert_eq!(moment(&text("soon")), None);
+    }
+
+    #[test]
+    fn a_day_that_may_be_a_month_is_no_time() {
+        for unclear in ["11/12/2025 00:01:00", "1/2/2025 12:01:00 AM"] {
+            assert_eq!(moment(&text(unclear)), None, "{unclear}");
+            assert!(is_ambiguous(unclear), "{unclear}");
+        }
+        assert!(moment(&text("12/12/2025 00:01:00")).is_some());
+        assert!(!is_ambiguous("11/20/2025 00:01:00") && !is_ambiguous("soon"));
     }
 
     #[test]

@@ -86,7 +86,7 @@ const STEPS: [&str; 11] = [
     "batch",
 ];
 const ITERATIONS: [&str; 5] = ["iteration", "iterations", "iter", "it", "iter_num"];
-const DEVICES: [&str; 14] = [
+const DEVICES: [&str; 18] = [
     "gpu_id",
     "gpu_index",
     "gpu_uuid",
@@ -101,9 +101,17 @@ const DEVICES: [&str; 14] = [
     "node_rank",
     "process_index",
     "worker",
+    "host",
+    "hostname",
+    "node",
+    "node_id",
 ];
 /// Folders in which a framework's own steps stand: `trainer/global_step`, `time/batch`.
 const STEP_FOLDERS: [&str; 4] = ["train", "trainer", "time", "training"];
+
+/// In a table with one value a row: the column of the metric's name, and that of the value. Comet's are one word.
+const METRIC_NAMES: [&str; 5] = ["metric", "key", "tag", "metric_name", "metricname"];
+const VALUES: [&str; 2] = ["value", "metricvalue"];
 
 /// Marks of nvidia-smi's query: every line is of one GPU, and `index` is which.
 const NVIDIA_SMI: [&str; 4] = [
@@ -137,6 +145,8 @@ pub(super) struct Kind {
     pub(super) is_panel: bool,
     /// One value a row.
     pub(super) is_long: bool,
+    /// MMEngine's or Detectron2's: `time` is that of a step, of which `data_time` is a part.
+    pub(super) is_timed_by_step: bool,
 }
 
 /// Whether all columns but the clock and the step are of a run: `brisk-fox-12 - train/loss`.
@@ -156,22 +166,30 @@ impl Kind {
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Self {
         let normal: Vec<String> = names.clone().map(normalised).collect();
         let has = |name: &str| normal.iter().any(|known| known == name);
-        let is_named = ["metric", "key", "tag", "metric_name"].into_iter().any(has);
+        let is_named = METRIC_NAMES.into_iter().any(has);
         Self {
             is_of_gpus: NVIDIA_SMI.into_iter().any(has),
             is_panel: is_panel(names),
-            is_long: has("value") && (is_named || has("name")),
+            is_long: VALUES.into_iter().any(has) && (is_named || has("name")),
+            is_timed_by_step: has("time") && has("data_time"),
+        }
+    }
+
+    /// What a name means in this table.
+    pub(super) fn meant(self, name: &str) -> &str {
+        if self.is_panel {
+            return of_panel(name).map_or(name, |(_, metric)| metric);
+        }
+        match name {
+            "time" if self.is_timed_by_step => "step_time",
+            "total_loss" if self.is_timed_by_step => "loss",
+            name => name,
         }
     }
 
     /// The role of a column.
     pub(super) fn role(self, name: &str) -> Role {
-        let own = if self.is_panel {
-            of_panel(name).map_or(name, |(_, metric)| metric)
-        } else {
-            name
-        };
-        let normal = normalised(own);
+        let normal = normalised(self.meant(name));
         let normal = normal.as_str();
         if normal.is_empty() || normal.starts_with("unnamed: ") || normal == "level_0" {
             return Role::Skipped("the number of the row, which pandas adds");
@@ -185,10 +203,10 @@ impl Kind {
         if normal == "index" {
             return Role::Skipped("the number of the row, which pandas adds");
         }
-        if self.is_long && matches!(normal, "metric" | "key" | "tag" | "metric_name" | "name") {
+        if self.is_long && (METRIC_NAMES.contains(&normal) || normal == "name") {
             return Role::MetricName;
         }
-        if normal == "value" {
+        if VALUES.contains(&normal) {
             return Role::Value;
         }
         if self.is_panel && normal == "step" {

@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cell::Cell;
 use super::clock;
-use super::columns::{Counter, Role, normalised, of_panel};
+use super::columns::{Counter, Role, normalised};
 use super::devices::Devices;
 use super::plan::{Cells, Plan, Rows, listed, shown};
 use super::report::{NAMED_MAX, NotRead, ReadColumn, Report};
@@ -18,6 +18,8 @@ use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, Reading};
 /// Maximum errors reported.
 const ERRORS_MAX: usize = 20;
 const NAME_LENGTH_MAX: usize = 255;
+/// Letters of a time that is shown.
+const LENGTH_SHOWN: usize = 40;
 
 /// What became of a column's cells.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +67,8 @@ pub(super) fn batch(
         elapsed: 0.0,
         last_told: 0.0,
         step_before: 0.0,
+        interval: 0.0,
+        resumed: 0,
         has_zone: true,
         is_evaluation: false,
         used_clock: None,
@@ -119,6 +123,9 @@ struct Gathering<'r> {
     elapsed: f64,
     last_told: f64,
     step_before: f64,
+    /// Steps between the last two records, and how often steps came again.
+    interval: f64,
+    resumed: u32,
     /// Whether all times say in which zone they are.
     has_zone: bool,
     /// The record that is being read is of an evaluation.
@@ -130,7 +137,7 @@ struct Gathering<'r> {
 
 impl Gathering<'_> {
     fn take(&mut self, cells: &Cells<'_>) -> Result<(), String> {
-        let step = self.step(cells);
+        let step = self.plan.step(cells);
         let at = self.time(cells, step)?;
         let step = step.map(whole_step).transpose()?;
         let device = self.device(cells);
@@ -206,23 +213,6 @@ impl Gathering<'_> {
         self.names.get(column).map(String::as_str)
     }
 
-    fn step(&self, cells: &Cells<'_>) -> Option<f64> {
-        let counted =
-            cells
-                .iter()
-                .filter_map(|(column, cell)| match (self.plan.role(*column), cell) {
-                    (Role::Step(counter, order), Cell::Number(step))
-                        if Some(counter) == self.plan.counter =>
-                    {
-                        Some((order, *step))
-                    }
-                    _ => None,
-                });
-        counted
-            .min_by_key(|(order, _)| *order)
-            .map(|(_, step)| step)
-    }
-
     /// The record's time: from a clock, from the seconds since the start, or else from the time that each step took.
     fn time(&mut self, cells: &Cells<'_>, step: Option<f64>) -> Result<DateTime<Utc>, String> {
         let clock = cells.iter().filter_map(|(column, cell)| {
@@ -241,7 +231,7 @@ impl Gathering<'_> {
                 start.checked_add_signed(TimeDelta::microseconds(micros(since)))
             }) else {
                 self.timeless += 1;
-                return Err(self.no_time(since.is_some()));
+                return Err(self.no_time(cells, since.is_some()));
             };
             at.ok_or("its time lies beyond the calendar")?
         };
@@ -254,14 +244,16 @@ impl Gathering<'_> {
     }
 
     fn since_start(&mut self, cells: &Cells<'_>, step: Option<f64>) -> Option<f64> {
-        let told = cells.iter().filter_map(|(column, cell)| {
-            let Role::Elapsed(order) = self.plan.role(*column) else {
-                return None;
-            };
-            Some((order, *column, clock::elapsed(cell)?))
-        });
-        if let Some((_, column, seconds)) = told.min_by_key(|(order, ..)| *order) {
+        if let Some((column, seconds)) = self.plan.elapsed(cells) {
             self.used_clock.get_or_insert(column);
+            if self.plan.counts_intervals {
+                // Records of one step are of one interval.
+                if step.is_none_or(|step| step != self.step_before) {
+                    self.elapsed += seconds;
+                }
+                self.step_before = step.unwrap_or(self.step_before);
+                return Some(self.elapsed);
+            }
             // A clock that begins anew is that of a resumed run, or of the next epoch's progress bar.
             if seconds < self.last_told / 2.0 {
                 self.elapsed += self.last_told;
@@ -274,12 +266,12 @@ impl Gathering<'_> {
             let Cell::Number(number) = cell else {
                 return None;
             };
-            Value::of(self.names.get(*column)?).seconds_per_step(*number)
+            let name = self.plan.kind.meant(self.names.get(*column)?);
+            Value::of(name).seconds_per_step(*number)
         });
-        // After a resume, steps begin lower: nothing is known of the time in between. A record that does not say how long
-        // its step took, as one of an evaluation, is of the time that is reached.
+        // A record that does not say how long its step took, as one of an evaluation, is of the time that is reached.
         if let Some(seconds) = of_step {
-            self.elapsed += seconds * (step - self.step_before).max(0.0);
+            self.elapsed += seconds * self.steps_until(step);
             self.step_before = step;
         } else if !self.plan.has_step_times {
             return None;
@@ -287,10 +279,44 @@ impl Gathering<'_> {
         Some(self.elapsed)
     }
 
-    fn no_time(&self, is_relative: bool) -> String {
+    /// Steps done since the record before. After a resume, steps come again: as many as were done before.
+    fn steps_until(&mut self, step: f64) -> f64 {
+        let steps = step - self.step_before;
+        if steps >= 0.0 {
+            self.interval = if steps > 0.0 { steps } else { self.interval };
+            return steps;
+        }
+        self.resumed += 1;
+        self.interval
+    }
+
+    /// A clock's text that could not be read.
+    fn unread_clock<'c>(&self, cells: &'c Cells<'_>) -> Option<&'c str> {
+        let text =
+            cells
+                .iter()
+                .find_map(|(column, cell)| match (self.plan.role(*column), cell) {
+                    (Role::Clock(_), Cell::Text(text)) => Some(text.as_ref()),
+                    _ => None,
+                })?;
+        Some(text.get(..LENGTH_SHOWN).unwrap_or(text))
+    }
+
+    fn no_time(&self, cells: &Cells<'_>, is_relative: bool) -> String {
         if is_relative {
             return "it counts time from its start: say when that was, with `started_at` of the run or ?started_at="
                 .to_owned();
+        }
+        if let Some(text) = self.unread_clock(cells) {
+            return if clock::is_ambiguous(text) {
+                format!(
+                    "its time {text:?} does not say which number is the month or the day: write 2026-11-20"
+                )
+            } else {
+                format!(
+                    "its time {text:?} cannot be read: write 2026-11-20T08:00:00Z, or seconds since 1970"
+                )
+            };
         }
         let names = listed(self.names());
         let panel = if self.plan.kind.is_panel {
@@ -376,10 +402,8 @@ impl Gathering<'_> {
         let name = self.names.get(column).map_or("", String::as_str);
         let name = if self.plan.role(column) == Role::Value {
             self.reading.metric.unwrap_or("value")
-        } else if self.plan.kind.is_panel {
-            of_panel(name).map_or(name, |(_, metric)| metric)
         } else {
-            name
+            self.plan.kind.meant(name)
         };
         let name = if self.plan.kind.is_of_gpus {
             Cow::Owned(normalised(name))
@@ -483,8 +507,34 @@ impl Gathering<'_> {
                     .to_owned(),
             );
         }
+        if self.plan.counts_intervals {
+            report.note(
+                "time-of-intervals",
+                "its seconds are those since the record before: they were added up from the start"
+                    .to_owned(),
+            );
+        }
+        if self.resumed > 0 {
+            report.note(
+                "steps-again",
+                format!(
+                    "steps fall back {} times, as where a run is resumed: they were timed again, and the time in between \
+                     is not known",
+                    self.resumed
+                ),
+            );
+        }
+        if let Some(epochs) = &self.plan.epochs {
+            epochs.tell(&mut report);
+        }
         self.devices.finish(&mut self.batch, &mut report);
         super::notes::conflicts(&mut self.batch, &mut report);
+        if self.batch.points.is_empty() {
+            report.note(
+                "nothing-read",
+                "no number in it became a point: see `not_read`".to_owned(),
+            );
+        }
         for (name, fate) in self.names.into_iter().zip(self.fates) {
             told(&name, fate, &mut report);
         }

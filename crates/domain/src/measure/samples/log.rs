@@ -8,24 +8,40 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::cell::{Cell, Record};
+use super::columns::{Kind, Role};
 use super::formats::{self, Format, Log};
+use super::json;
 use super::plan::Rows;
 use super::report::Report;
+use crate::embedded;
 
 /// Lines that are tried against every format, to find whose log it is: a start-up may be long, and a table has none.
 const TRIED_MAX: usize = 5_000;
 
 /// A clock at the beginning of a line, or somewhere before its metrics: Python's logging, ISO 8601, Megatron's brackets.
-static CLOCK: LazyLock<Regex> = LazyLock::new(|| {
-    let clock = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?";
-    Regex::new(clock).unwrap_or_else(|error| crate::embedded::unreadable(clock, &error))
+static CLOCK: LazyLock<Regex> = LazyLock::new(|| embedded::pattern_within(TIME));
+const TIME: &str = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?";
+
+/// What stands before a line where a log was fetched or several ranks write one: a time, a stream of CloudWatch, MPI's
+/// and torchrun's ranks.
+static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
+    let (stream, mpi, torchrun) = (
+        r"[\w./-]*algo-\d+[\w/-]* (?:\| )?",
+        r"\[\d+,(?:mpirank:)?\d+(?:,[\w.-]+)?\]<std(?:out|err)>: ?",
+        r"\[(?:rank|default):?\d+\]: ?",
+    );
+    embedded::pattern_within(&format!("^(?:{TIME} )?(?:{stream})?(?:{mpi}|{torchrun})?"))
 });
 
 /// Colours of a terminal, which some write between all fields.
-static COLOUR: LazyLock<Regex> = LazyLock::new(|| {
-    let colour = "\u{1b}\\[[0-9;]*[A-Za-z]";
-    Regex::new(colour).unwrap_or_else(|error| crate::embedded::unreadable(colour, &error))
-});
+static COLOUR: LazyLock<Regex> =
+    LazyLock::new(|| embedded::pattern_within("\u{1b}\\[[0-9;]*[A-Za-z]"));
+
+/// A line as its program wrote it.
+fn bare(line: &str) -> &str {
+    let prefix = PREFIX.find(line).map_or(0, |prefix| prefix.end());
+    line.get(prefix..).unwrap_or(line)
+}
 
 /// Lines as a terminal shows them: a progress bar returns to the beginning of its line.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -44,16 +60,17 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
         total: total(&text, log),
         ..Seen::default()
     };
-    for (at, line) in lines(&text) {
+    for (at, whole) in lines(&text) {
+        let line = bare(whole);
         let begins = log.block.as_ref().is_some_and(|block| block.is_match(line));
         if begins {
             seen.flush(&mut rows);
         }
-        seen.see(line, log);
+        seen.see(whole, log);
         if begins {
             seen.begun_at = Some(at);
         } else if log.line.is_match(line) {
-            seen.add(line, log);
+            seen.add(whole, log);
             if log.block.is_none() {
                 seen.begun_at = Some(at);
                 seen.flush(&mut rows);
@@ -63,13 +80,70 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
         }
     }
     seen.flush(&mut rows);
-    if others > 0 {
+    note_others(others, report);
+    note_other_programs(&text, format, report);
+    Some(rows)
+}
+
+/// The JSON objects that stand in a log, each at the time that its line says before it, unless it has one of its own;
+/// `None` if there is none.
+pub(super) fn objects(text: &str, report: &mut Report) -> Option<Rows<'static>> {
+    let (mut rows, mut others) = (Rows::default(), 0);
+    for (at, line) in lines(text).filter(|(_, line)| !line.trim().is_empty()) {
+        let begin = line.find('{').unwrap_or(line.len());
+        let (before, object) = line.split_at(begin);
+        let Ok(record) = json::record(object.trim_end().as_bytes()) else {
+            others += 1;
+            continue;
+        };
+        let mut record = record.into_owned();
+        let is_clock = |name: &str| matches!(Kind::default().role(name), Role::Clock(_));
+        let has_clock = record.cells.iter().any(|(name, _)| is_clock(name));
+        if let Some(clock) = CLOCK.find(before).filter(|_| !has_clock) {
+            let clock = Cell::Text(Cow::Owned(clock.as_str().to_owned()));
+            record.put(Cow::Borrowed("timestamp"), clock);
+        }
+        rows.push(at, Ok(record));
+    }
+    note_others(others, report);
+    (!rows.records.is_empty()).then_some(rows)
+}
+
+/// Says how many lines were passed over.
+fn note_others(lines: u64, report: &mut Report) {
+    if lines > 0 {
         report.note(
             "other-lines",
-            format!("{others} lines have no metrics and were passed over"),
+            format!("{lines} lines have no metrics and were passed over"),
         );
     }
-    Some(rows)
+}
+
+/// Says which lines another program wrote: a file of two logs is read as the one that has the most lines.
+fn note_other_programs(text: &str, read: &Format, report: &mut Report) {
+    let is_own = |line: &str| {
+        let log = read.log.as_ref();
+        log.is_some_and(|log| log.line.is_match(bare(line)))
+    };
+    let passed: Vec<&str> = lines(text)
+        .map(|(_, line)| line)
+        .take(TRIED_MAX)
+        .filter(|line| !is_own(line))
+        .collect();
+    for format in formats::all() {
+        let Some(log) = &format.log else { continue };
+        let of_it = passed.iter().filter(|line| log.line.is_match(bare(line)));
+        let count = of_it.count();
+        if count > 0 {
+            report.note(
+                "lines-of-another-program",
+                format!(
+                    "{count} lines are as those of {}, and were passed over: send them by themselves if they are wanted",
+                    format.label
+                ),
+            );
+        }
+    }
 }
 
 /// The program whose lines are the most.
@@ -79,7 +153,9 @@ fn of(text: &str) -> Option<(&'static Format, &'static Log)> {
         .filter_map(|format| Some((format, format.log.as_ref()?)));
     let count = |log: &Log| {
         let tried = lines(text).take(TRIED_MAX);
-        tried.filter(|(_, line)| log.line.is_match(line)).count()
+        tried
+            .filter(|(_, line)| log.line.is_match(bare(line)))
+            .count()
     };
     let mut best: Option<(usize, &Format, &Log)> = None;
     for (format, log) in known {
@@ -102,7 +178,9 @@ fn total(text: &str, log: &Log) -> Option<String> {
             .and_then(|found| found.get(1))
             .map(|total| total.as_str())
             .or(last);
-        if let Some(total) = last.filter(|_| log.line.is_match(line) && !line.contains("eval_")) {
+        if let Some(total) =
+            last.filter(|_| log.line.is_match(bare(line)) && !line.contains("eval_"))
+        {
             *counts.entry(total).or_default() += 1;
         }
     }
@@ -130,7 +208,7 @@ impl Seen {
             (self.step, self.elapsed) = (None, None);
         }
         let found = |pattern: &Option<Regex>| {
-            let captures = pattern.as_ref()?.captures_iter(line).last()?;
+            let captures = pattern.as_ref()?.captures_iter(bare(line)).last()?;
             Some(captures.get(1)?.as_str().to_owned())
         };
         // A progress bar of another total is that of an evaluation.

@@ -6,10 +6,13 @@ use std::collections::{BTreeSet, HashMap};
 use super::cell::{Cell, Record};
 use super::clock::{self, Moment};
 use super::columns::{Counter, Kind, Role, of_panel};
+use super::epochs::Epochs;
 use super::values::Value;
 
 /// Letters of a name or of a cell that are shown.
 const SHOWN_MAX: usize = 60;
+/// An interval that is longer or shorter by this factor is none of the usual ones.
+const USUAL: f64 = 1.5;
 /// Names that an error lists.
 const LISTED_MAX: usize = 12;
 
@@ -30,7 +33,10 @@ impl<'a> Rows<'a> {
         let cells = record.map(|record| {
             let cells = record.cells.into_iter();
             cells
-                .map(|(name, cell)| (self.column(name), cell))
+                .map(|(name, cell)| {
+                    let cell = step_of_total(&name, &cell).unwrap_or(cell);
+                    (self.column(name), cell)
+                })
                 .collect()
         });
         self.records.push((line, cells));
@@ -83,6 +89,16 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// `30/2000` is step 30 of 2,000.
+fn step_of_total(name: &str, cell: &Cell<'_>) -> Option<Cell<'static>> {
+    let Cell::Text(text) = cell else { return None };
+    let (done, total) = text.split_once('/')?;
+    let [done, total] = [done, total].map(|part| part.trim().parse::<u32>().ok());
+    let (done, _) = done.zip(total)?;
+    let is_step = matches!(Kind::default().role(name), Role::Step(..));
+    is_step.then_some(Cell::Number(f64::from(done)))
+}
+
 /// What the columns are, for all records.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -90,8 +106,12 @@ pub(super) struct Plan {
     roles: Vec<Role>,
     /// The counter that is believed.
     pub(super) counter: Option<Counter>,
+    /// Steps begin anew in each epoch.
+    pub(super) epochs: Option<Epochs>,
     /// Some column says how long a step took.
     pub(super) has_step_times: bool,
+    /// What is called seconds since the start is the seconds since the record before.
+    pub(super) counts_intervals: bool,
     /// Written by Hugging Face's Trainer.
     pub(super) is_hugging_face: bool,
     /// Which run the panel or the table is of, if it says so.
@@ -145,21 +165,82 @@ impl Plan {
                 Some("train_runtime" | "num_input_tokens_seen")
             ) || name == "train/global_step"
         });
-        Self {
+        let has_step_times = rows
+            .names()
+            .any(|name| Value::of(kind.meant(name)).conversion.is_some());
+        let mut plan = Self {
             kind,
             roles,
             counter,
-            has_step_times: rows
-                .names()
-                .any(|name| Value::of(name).conversion.is_some()),
+            epochs: None,
+            has_step_times,
+            counts_intervals: false,
             is_hugging_face,
             runs,
-        }
+        };
+        plan.epochs = Epochs::of(rows, |cells| plan.step(cells));
+        plan.counts_intervals = counts_intervals(rows, &plan);
+        plan
+    }
+
+    /// The step of a record, by the counter that is believed.
+    pub(super) fn step(&self, cells: &Cells<'_>) -> Option<f64> {
+        let counted = cells
+            .iter()
+            .filter_map(|(column, cell)| match (self.role(*column), cell) {
+                (Role::Step(counter, order), Cell::Number(step))
+                    if Some(counter) == self.counter =>
+                {
+                    Some((order, *step))
+                }
+                _ => None,
+            });
+        let (_, step) = counted.min_by_key(|(order, _)| *order)?;
+        let before = self.epochs.as_ref().map(|epochs| epochs.before(cells));
+        Some(step + before.unwrap_or_default())
+    }
+
+    /// The seconds that a record says have passed, and the column that says so.
+    pub(super) fn elapsed(&self, cells: &Cells<'_>) -> Option<(usize, f64)> {
+        let told = cells.iter().filter_map(|(column, cell)| {
+            let Role::Elapsed(order) = self.role(*column) else {
+                return None;
+            };
+            Some((order, *column, clock::elapsed(cell)?))
+        });
+        let (_, column, seconds) = told.min_by_key(|(order, ..)| *order)?;
+        Some((column, seconds))
     }
 
     pub(super) fn role(&self, column: usize) -> Role {
         self.roles.get(column).copied().unwrap_or(Role::Metric)
     }
+}
+
+/// Whether seconds are those since the record before: as many for each step in almost every record, and often fewer than
+/// in the record before, which a time since the start never is but where it begins anew.
+fn counts_intervals(rows: &Rows<'_>, plan: &Plan) -> bool {
+    let told = rows
+        .cells()
+        .filter_map(|cells| Some((plan.step(cells)?, plan.elapsed(cells)?.1)));
+    let told: Vec<(f64, f64)> = told.collect();
+    let (mut per_step, mut falls) = (Vec::new(), 0);
+    for ((step_before, before), (step, seconds)) in told.iter().zip(told.iter().skip(1)) {
+        if step > step_before {
+            per_step.push(seconds / (step - step_before));
+            falls += usize::from(seconds <= before);
+        }
+    }
+    per_step.sort_by(f64::total_cmp);
+    let Some(usual) = per_step
+        .get(per_step.len() / 2)
+        .filter(|usual| **usual > 0.0)
+    else {
+        return false;
+    };
+    let is_usual = |seconds: &&f64| (1.0 / USUAL..=USUAL).contains(&(*seconds / usual));
+    let usual = per_step.iter().filter(is_usual).count();
+    usual * 5 >= per_step.len() * 4 && falls * 4 >= per_step.len()
 }
 
 /// The runs that a body says its records are of.
