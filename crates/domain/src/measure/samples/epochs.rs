@@ -6,6 +6,7 @@ use super::cell::Cell;
 use super::columns::normalised;
 use super::plan::{Cells, Rows};
 use super::report::Report;
+use crate::number::{real, whole};
 
 /// Names of a column that says in which epoch a record is.
 const EPOCH: [&str; 3] = ["epoch", "current_epoch", "epoch_num"];
@@ -14,20 +15,20 @@ const EPOCH: [&str; 3] = ["epoch", "current_epoch", "epoch_num"];
 #[derive(Debug)]
 pub(super) struct Epochs {
     column: usize,
-    before: BTreeMap<i64, f64>,
+    before: BTreeMap<i64, i64>,
 }
 
-/// What is known of one epoch.
+/// The first and the last step of one epoch.
 #[derive(Debug, Clone, Copy)]
 struct Span {
-    first: f64,
-    last: f64,
+    first: i64,
+    last: i64,
 }
 
 impl Span {
     /// Whether a step of the next epoch shows that steps begin anew. Where each epoch has one record, all have the same.
-    fn is_left_for(&self, step: f64) -> bool {
-        let is_one_record = self.first == self.last && self.last > 0.0;
+    fn is_left_for(&self, step: i64) -> bool {
+        let is_one_record = self.first == self.last && self.last > 0;
         step < self.last || is_one_record && step == self.last
     }
 }
@@ -40,12 +41,15 @@ impl Epochs {
             EPOCH.contains(&normal.rsplit(['/', '.']).next().unwrap_or(&normal))
         };
         let column = rows.names().position(is_epoch)?;
+        // Hugging Face's Trainer counts epochs in fractions, and its steps over all of them.
+        if rows.numbers(column).any(|epoch| epoch.fract() != 0.0) {
+            return None;
+        }
         let mut spans: BTreeMap<i64, Span> = BTreeMap::new();
-        let mut current = None;
-        let mut interval = f64::INFINITY;
+        let (mut current, mut interval) = (None, i64::MAX);
         for cells in rows.cells() {
-            let Some(step) = step_of(cells) else { continue };
-            let Some(epoch) = epoch_of(cells, column)? else {
+            let step = step_of(cells).and_then(whole);
+            let Some((step, epoch)) = step.zip(epoch_of(cells, column)) else {
                 continue;
             };
             if current.is_some_and(|before| epoch < before) {
@@ -64,21 +68,18 @@ impl Epochs {
                     if before.is_some_and(|before| !before.is_left_for(step)) {
                         return None;
                     }
-                    let span = Span {
-                        first: step,
-                        last: step,
-                    };
-                    spans.insert(epoch, span);
+                    let (first, last) = (step, step);
+                    spans.insert(epoch, Span { first, last });
                 }
             }
             current = Some(epoch);
         }
-        let is_from_zero = spans.values().any(|span| span.first == 0.0);
-        if spans.len() < 2 || is_from_zero && interval.is_infinite() {
+        let is_from_zero = spans.values().any(|span| span.first == 0);
+        if spans.len() < 2 || is_from_zero && interval == i64::MAX {
             return None;
         }
         // Steps that begin at 0 are one interval short at the end of their epoch.
-        let after = if is_from_zero { interval } else { 0.0 };
+        let after = if is_from_zero { interval } else { 0 };
         Some(Self {
             column,
             before: added_up(&spans, after),
@@ -87,11 +88,8 @@ impl Epochs {
 
     /// Steps before the epoch of a record; 0 for one that says no epoch.
     pub(super) fn before(&self, cells: &Cells<'_>) -> f64 {
-        let epoch = epoch_of(cells, self.column).flatten();
-        epoch
-            .and_then(|epoch| self.before.get(&epoch))
-            .copied()
-            .unwrap_or_default()
+        let before = epoch_of(cells, self.column).and_then(|epoch| self.before.get(&epoch));
+        before.map_or(0.0, |before| real(before.unsigned_abs()))
     }
 
     pub(super) fn tell(&self, report: &mut Report) {
@@ -107,23 +105,20 @@ impl Epochs {
 }
 
 /// The steps before each epoch, of which each has `after` more than its last record says.
-fn added_up(spans: &BTreeMap<i64, Span>, after: f64) -> BTreeMap<i64, f64> {
-    let mut sum = 0.0;
+fn added_up(spans: &BTreeMap<i64, Span>, after: i64) -> BTreeMap<i64, i64> {
+    let mut sum: i64 = 0;
     let before = spans.iter().map(|(epoch, span)| {
         let own = sum;
-        sum += span.last + after;
+        sum = sum.saturating_add(span.last).saturating_add(after);
         (*epoch, own)
     });
     before.collect()
 }
 
-/// The whole number of the epoch; `Some(None)` where a record has none, and `None` where it is a fraction, as Hugging
-/// Face's Trainer counts epochs.
-#[expect(clippy::cast_possible_truncation, reason = "it is a whole number")]
-fn epoch_of(cells: &Cells<'_>, column: usize) -> Option<Option<i64>> {
+fn epoch_of(cells: &Cells<'_>, column: usize) -> Option<i64> {
     let cell = cells.iter().find(|(at, _)| *at == column);
-    let Some((_, Cell::Number(epoch))) = cell else {
-        return Some(None);
-    };
-    (epoch.fract() == 0.0 && epoch.abs() < 1e9).then_some(Some(*epoch as i64))
+    match cell {
+        Some((_, Cell::Number(epoch))) => whole(*epoch),
+        _ => None,
+    }
 }

@@ -248,7 +248,8 @@ impl Gathering<'_> {
             self.used_clock.get_or_insert(column);
             if self.plan.counts_intervals {
                 // Records of one step are of one interval.
-                if step.is_none_or(|step| step != self.step_before) {
+                let is_new = |step: f64| (step - self.step_before).abs() > 0.5;
+                if step.is_none_or(is_new) {
                     self.elapsed += seconds;
                 }
                 self.step_before = step.unwrap_or(self.step_before);
