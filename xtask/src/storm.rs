@@ -100,7 +100,12 @@ impl Flags {
         };
         while let Some(flag) = rest.next() {
             match *flag {
-                "--seeds" => parsed.seeds = range(rest.next().ok_or("a number is missing")?)?,
+                "--seeds" => {
+                    parsed.seeds = rest
+                        .next()
+                        .and_then(|text| range(text))
+                        .ok_or("a number is missing")?
+                }
                 "--seed" => parsed.seeds = vec![number(rest.next())?],
                 "--jobs" => parsed.jobs = number(rest.next())?,
                 "--json" => parsed.json = true,
@@ -118,13 +123,9 @@ impl Flags {
 }
 
 /// `300` is the seeds from 0 on, `100..150` a part of a longer run.
-fn range(text: &str) -> Result<Vec<u64>, String> {
+fn range(text: &str) -> Option<Vec<u64>> {
     let (from, to) = text.split_once("..").unwrap_or(("0", text));
-    let number = |text: &str| {
-        text.parse::<u64>()
-            .map_err(|_| format!("{text:?} is no number"))
-    };
-    Ok((number(from)?..number(to)?).collect())
+    Some((from.parse().ok()?..to.parse().ok()?).collect())
 }
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {

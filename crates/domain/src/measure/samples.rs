@@ -14,6 +14,7 @@ mod gather;
 mod json;
 mod log;
 mod notes;
+mod object;
 mod plan;
 mod report;
 mod syntax;

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::LineError;
 use super::aws;
 use super::cell::{Cell, Record};
+use super::object::{quoted_numbers, record};
 use super::plan::{Rows, listed};
 use super::report::Report;
 use super::trainer_state::{self, TrainerState};
@@ -69,16 +70,6 @@ pub(super) fn lines(body: &[u8]) -> Rows<'_> {
         rows.push(at, record(without_comma(bytes)));
     }
     rows
-}
-
-/// One object.
-pub(super) fn record(bytes: &[u8]) -> Result<Record<'_>, String> {
-    // Python writes NaN and Infinity, which JSON lacks: only then is a line parsed twice.
-    serde_json::from_slice(bytes).or_else(|_| {
-        serde_json::from_slice::<Record<'_>>(&quoted_numbers(bytes))
-            .map(Record::into_owned)
-            .map_err(|error| error.to_string())
-    })
 }
 
 /// A list of objects, or TensorBoard's `[[wall time, step, value], …]`.
@@ -233,38 +224,4 @@ pub(super) fn clean(body: &[u8]) -> Cow<'_, [u8]> {
         Some(inner) => Cow::Owned([&quoted_numbers(inner), &b"]"[..]].concat()),
         None => quoted_numbers(body),
     }
-}
-
-/// Quotes bare `NaN`, `Infinity` and `-Infinity` outside strings.
-fn quoted_numbers(body: &[u8]) -> Cow<'_, [u8]> {
-    const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    if !WORDS.iter().any(|word| super::syntax::contains(body, word)) {
-        return Cow::Borrowed(body);
-    }
-    let mut out = Vec::with_capacity(body.len() + 64);
-    let (mut at, mut in_string) = (0, false);
-    while let Some(byte) = body.get(at) {
-        let rest = body.get(at..).unwrap_or_default();
-        if in_string && *byte == b'\\' {
-            out.extend_from_slice(rest.get(..2).unwrap_or(rest));
-            at += 2;
-            continue;
-        }
-        if *byte == b'"' {
-            in_string = !in_string;
-        }
-        if let Some(word) = WORDS
-            .iter()
-            .find(|word| !in_string && rest.starts_with(word))
-        {
-            out.push(b'"');
-            out.extend_from_slice(word);
-            out.push(b'"');
-            at += word.len();
-            continue;
-        }
-        out.push(*byte);
-        at += 1;
-    }
-    Cow::Owned(out)
 }

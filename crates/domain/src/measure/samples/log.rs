@@ -10,7 +10,7 @@ use regex::Regex;
 use super::cell::{Cell, Record};
 use super::columns::{Kind, Role};
 use super::formats::{self, Format, Log};
-use super::json;
+use super::object;
 use super::plan::Rows;
 use super::report::Report;
 use crate::embedded;
@@ -92,7 +92,7 @@ pub(super) fn objects(text: &str, report: &mut Report) -> Option<Rows<'static>> 
     for (at, line) in lines(text).filter(|(_, line)| !line.trim().is_empty()) {
         let begin = line.find('{').unwrap_or(line.len());
         let (before, object) = line.split_at(begin);
-        let Ok(record) = json::record(object.trim_end().as_bytes()) else {
+        let Ok(record) = object::record(object.trim_end().as_bytes()) else {
             others += 1;
             continue;
         };
