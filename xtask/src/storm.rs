@@ -103,7 +103,7 @@ impl Flags {
                 "--seeds" => {
                     parsed.seeds = rest
                         .next()
-                        .and_then(|text| range(text))
+                        .and_then(|text| plan::seeds(text))
                         .ok_or("a number is missing")?
                 }
                 "--seed" => parsed.seeds = vec![number(rest.next())?],
@@ -120,12 +120,6 @@ impl Flags {
         parsed.seeds.sort_by_key(|seed| !plan::is_fenced(*seed));
         Ok(parsed)
     }
-}
-
-/// `300` is the seeds from 0 on, `100..150` a part of a longer run.
-fn range(text: &str) -> Option<Vec<u64>> {
-    let (from, to) = text.split_once("..").unwrap_or(("0", text));
-    Some((from.parse().ok()?..to.parse().ok()?).collect())
 }
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {

@@ -350,3 +350,9 @@ fn arm(dice: &mut StdRng, is_alone: bool) -> String {
     };
     format!("{what}@{point}:{}", dice.random_range(1..4))
 }
+
+/// `300` is the seeds from 0 on, `100..150` a part of a longer run.
+pub(super) fn seeds(text: &str) -> Option<Vec<u64>> {
+    let (from, to) = text.split_once("..").unwrap_or(("0", text));
+    Some((from.parse().ok()?..to.parse().ok()?).collect())
+}
