@@ -40,7 +40,6 @@ use crate::process::{Scratch, build, program, release, scratch_dir};
 /// About how often Postgres is killed, for all seeds at once.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
 
-/// One seed in this many may be late because of the machine; it is played again.
 const PLAYED_AGAIN_SHARE: usize = 10;
 
 /// Minimum pause between the starts of two seeds.
