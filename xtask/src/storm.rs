@@ -40,6 +40,7 @@ use crate::process::{Scratch, build, program, release, scratch_dir};
 /// About how often Postgres is killed, for all seeds at once.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
 
+/// One seed in this many may be late because of the machine; it is played again.
 const PLAYED_AGAIN_SHARE: usize = 10;
 
 /// Minimum pause between the starts of two seeds.
@@ -99,12 +100,7 @@ impl Flags {
         };
         while let Some(flag) = rest.next() {
             match *flag {
-                "--seeds" => {
-                    parsed.seeds = rest
-                        .next()
-                        .and_then(|text| plan::seeds(text))
-                        .ok_or("a number is missing")?
-                }
+                "--seeds" => parsed.seeds = plan::seeds(rest.next().unwrap_or(&""))?,
                 "--seed" => parsed.seeds = vec![number(rest.next())?],
                 "--jobs" => parsed.jobs = number(rest.next())?,
                 "--json" => parsed.json = true,

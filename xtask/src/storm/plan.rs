@@ -352,7 +352,11 @@ fn arm(dice: &mut StdRng, is_alone: bool) -> String {
 }
 
 /// `300` is the seeds from 0 on, `100..150` a part of a longer run.
-pub(super) fn seeds(text: &str) -> Option<Vec<u64>> {
+pub(super) fn seeds(text: &str) -> Result<Vec<u64>, String> {
     let (from, to) = text.split_once("..").unwrap_or(("0", text));
-    Some((from.parse().ok()?..to.parse().ok()?).collect())
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|_| format!("{text:?} is no number"))
+    };
+    Ok((number(from)?..number(to)?).collect())
 }
