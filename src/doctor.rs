@@ -14,9 +14,10 @@ use bakeoff_domain::doctor::{
 };
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::price;
+use bakeoff_domain::ports::{LogRequest, PageRequest, Window};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::ports::{LogRequest, MetricQuery, PageRequest, Window};
+use bakeoff_domain::sagemaker::metrics::MetricQuery;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
 

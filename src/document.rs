@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 use bakeoff_domain::catalog::hugging_face;
 use bakeoff_domain::finding::{Finding, capped};
-use bakeoff_domain::measure::definitions;
 use bakeoff_domain::money::price::Price;
-use bakeoff_planner::lint::rules::found;
+use bakeoff_domain::spec::metric_definitions;
 use bakeoff_planner::lint::{self, Document, Kind};
+use bakeoff_planner::rules::found;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -116,7 +116,7 @@ fn metrics_of(workload: &Value) -> Option<&'static str> {
         .get("container_entrypoint")
         .and_then(Value::as_array);
     let words = started.into_iter().flatten().filter_map(Value::as_str);
-    definitions::chosen_by(image, script.into_iter().chain(words)).map(|set| set.id.as_str())
+    metric_definitions::chosen_by(image, script.into_iter().chain(words)).map(|set| set.id.as_str())
 }
 
 /// What each model that is given as a `config.json` is read as.
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn metrics_are_named_or_chosen_by_what_prints_them() {
         use bakeoff_domain::spec::WorkloadSpec;
-        let mut workload = bakeoff_planner::lint::rules::example(Kind::Workload);
+        let mut workload = bakeoff_planner::rules::example(Kind::Workload);
         let names = |workload: &Value| -> Vec<String> {
             let (parsed, unknown) = read::<WorkloadSpec>(workload);
             assert_eq!(unknown, []);

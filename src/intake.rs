@@ -17,12 +17,12 @@ use bakeoff_domain::sagemaker::quota::Quota;
 use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
-use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::plan::{
     Measured, TrialPlan, choose_starts, plan, refuse_above_budget, send_as_measured,
 };
 use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{self, Preview};
+use bakeoff_planner::rules::found;
 use chrono::{DateTime, Utc};
 
 use crate::api::experiments::{CreatedExperiment, PlannedTrial};

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
 
+use bakeoff_domain::ports::{LogRequest, LogSearch};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, host, last_bytes};
-use bakeoff_domain::sagemaker::ports::{LogRequest, LogSearch};
 use chrono::{DateTime, Utc};
 use regex::Regex;
 

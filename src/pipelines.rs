@@ -10,14 +10,16 @@ pub mod worst_case;
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::finding::flaws::Flaw;
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::decide::Means;
 use bakeoff_domain::pipeline::processing::{self, Surroundings};
 use bakeoff_domain::pipeline::reference::Unresolved;
-use bakeoff_domain::pipeline::{Flaw, StepKind, tuning};
+use bakeoff_domain::pipeline::{StepKind, tuning};
 use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::StepJob;
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
@@ -25,7 +27,7 @@ use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::EndpointSpec;
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{ProcessingSpec, StepSpec};
-use bakeoff_planner::plan::{StepJob, TrialPlan};
+use bakeoff_planner::plan::TrialPlan;
 use serde_json::Value;
 
 use self::body::Body;

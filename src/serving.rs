@@ -1,14 +1,14 @@
 //! Endpoints and batch transforms: loads the model and the price, and says what would be started, or why nothing
 //! can be. Putting it into service is the deployer's matter ([`crate::tasks::deployer`]).
 
+use bakeoff_domain::finding::flaws::Flaw;
 use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, ProjectId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{WorstCase, worst_case};
-use bakeoff_domain::pipeline::Flaw;
 use bakeoff_domain::registry::check::weights_gib;
 use bakeoff_domain::registry::{Approval, RegistryState};
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
 use bakeoff_domain::serving::check::{self, Surroundings};
 use bakeoff_domain::serving::scheduled_end::{
     NO_END, NO_ROLE, REQUIRED, SCHEDULED, no_end, usd_per_day_absent,
@@ -16,12 +16,12 @@ use bakeoff_domain::serving::scheduled_end::{
 use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::pipeline::StepSpec;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, ServedSpec, TransformSpec};
-use bakeoff_planner::plan::{StepJob, TrialPlan};
+use bakeoff_planner::plan::TrialPlan;
 
 use crate::app::App;
 use crate::ids;
 use crate::store::StoreError;
-use crate::store::endpoints::NewEndpoint;
+use crate::store::experiments::new_endpoint::NewEndpoint;
 use crate::store::experiments::steps::{NewStepTrial, NewStepWork};
 use crate::store::model_packages::ModelPackage;
 use crate::store::money::prices::PricesOf;

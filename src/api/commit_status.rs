@@ -1,7 +1,7 @@
 //! API views of commit statuses: whom a template's runs are told to.
 
 use bakeoff_domain::ci::commit_status::CodeHost;
-use bakeoff_domain::webhook::DeliveryState;
+use bakeoff_domain::delivery::DeliveryState;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -2,7 +2,7 @@
 
 use bakeoff_domain::finding::{Finding, Operation, Severity};
 use bakeoff_planner::lint::Kind;
-use bakeoff_planner::lint::rules::{Example, Rule};
+use bakeoff_planner::rules::{Example, Rule};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;

@@ -1,8 +1,9 @@
 //! API views of webhooks that go out: endpoints, deliveries, attempts.
 
+use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::ids::{DeliveryId, WebhookEndpointId};
-use bakeoff_domain::webhook::{DeliveryState, Form};
+use bakeoff_domain::webhook::Form;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::ports::{EndpointCall, JobPage, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::{
     EndpointRequest, MARKER_TAG, ModelRequest, revision_name,
 };
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_domain::sagemaker::observed::ObservedJob;
-use bakeoff_domain::sagemaker::ports::{EndpointCall, JobPage, PageRequest};
 use bakeoff_domain::sagemaker::request;
 use bakeoff_domain::sagemaker::tuning::TunedTrials;
 use bakeoff_domain::spec::pipeline::serving::SmokeTest;

@@ -16,18 +16,19 @@ pub use operation::Operation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bakeoff_domain::doctor::EcrImage;
 use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
+use bakeoff_domain::ports::{
+    CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
+    JobMetrics, LogPage, LogRequest, LogSearch, Logs, ModelRegistry, Objects, Page, Permissions,
+    PriceList, ProcessingJobs, Products, Quotas, Schedules, TrainingJobs, TransformJobs,
+    TuningJobs, Window,
+};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::image::EcrImage;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::limiter::Limiter;
 use bakeoff_domain::sagemaker::log::LogLine;
-use bakeoff_domain::sagemaker::ports::{
-    CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
-    JobMetrics, LogPage, LogRequest, LogSearch, Logs, MetricQuery, ModelRegistry, Objects, Page,
-    Permissions, PriceList, ProcessingJobs, Products, Quotas, Schedules, Series, TrainingJobs,
-    TransformJobs, TuningJobs, Window,
-};
+use bakeoff_domain::sagemaker::metrics::{MetricQuery, Series};
 use bakeoff_domain::sagemaker::quota::Quota;
 use chrono::{DateTime, TimeDelta, Utc};
 

@@ -2,8 +2,8 @@
 
 use bakeoff_domain::checkpoint::StoredObject;
 use bakeoff_domain::checkpoint::copy::Copied;
+use bakeoff_domain::ports::{CopySource, PartCopy};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{CopySource, PartCopy};
 use chrono::{DateTime, Utc};
 
 use super::{Aws, LIST_PAGES_MAX, Operation};

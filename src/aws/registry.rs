@@ -1,9 +1,9 @@
 //! Calls to SageMaker's Model Registry, paced and counted.
 
+use bakeoff_domain::ports::PageRequest;
 use bakeoff_domain::registry::decide::is_gone;
 use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::PageRequest;
 use chrono::{DateTime, Utc};
 
 use super::jobs::account_of;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bakeoff_domain::finding::{Finding, Operation, escaped, nearest};
-use bakeoff_planner::lint::rules::found;
+use bakeoff_planner::rules::found;
 use serde_ignored::Path as Ignored;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;

@@ -3,8 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use bakeoff_domain::catalog;
-use bakeoff_domain::doctor::{ImageUri, S3Place, S3Use, Wanted, examine, is_ok, job};
+use bakeoff_domain::doctor::{S3Place, S3Use, Wanted, examine, is_ok, job};
 use bakeoff_domain::ids::ExperimentId;
+use bakeoff_domain::sagemaker::image::ImageUri;
 use bakeoff_domain::spec::PurchaseOption;
 use serde::Deserialize;
 use utoipa::IntoParams;

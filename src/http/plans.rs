@@ -8,7 +8,8 @@ use bakeoff_domain::catalog;
 use bakeoff_domain::finding::Severity;
 use bakeoff_domain::money::price;
 use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_planner::lint::{Kind, rules};
+use bakeoff_planner::lint::Kind;
+use bakeoff_planner::rules;
 use serde::Deserialize;
 use utoipa::IntoParams;
 

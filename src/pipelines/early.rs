@@ -13,7 +13,7 @@ use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::serving::{EndpointSpec, TransformSpec};
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use bakeoff_domain::spec::pipeline::{PipelineSpec, ProcessingSpec};
-use bakeoff_planner::lint::rules::found;
+use bakeoff_planner::rules::found;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use utoipa::ToSchema;

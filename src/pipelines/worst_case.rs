@@ -16,8 +16,8 @@ use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
 use bakeoff_domain::spec::pipeline::{PipelineSpec, StepSpec};
-use bakeoff_planner::lint::rules::found;
 use bakeoff_planner::plan::TrialPlan;
+use bakeoff_planner::rules::found;
 use uuid::Uuid;
 
 use crate::app::App;

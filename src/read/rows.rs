@@ -2,12 +2,12 @@
 //! and its plan. Pure: all input has been read already.
 
 use bakeoff_domain::catalog;
+use bakeoff_domain::lifecycle::attempt_cost::{self, AttemptRun, BilledShares, PhaseSeconds};
 use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::lifecycle::state::{RunState, TrialState};
 use bakeoff_domain::measure::derived::TrainingShape;
 use bakeoff_domain::measure::eta::{self, NoEta};
 use bakeoff_domain::measure::metric;
-use bakeoff_domain::money::attempt_cost::{self, AttemptRun, BilledShares, PhaseSeconds};
 use bakeoff_domain::money::bill::Agreed;
 use bakeoff_domain::money::{Usd, cost};
 use bakeoff_domain::number::real;

@@ -1,12 +1,10 @@
 //! Endpoints: the row beside the trial whose job is the endpoint, claims of those that are due, and what became of
 //! them. The job itself, its money and its deletion are written as those of every trial.
 
-pub(in crate::store) mod begin;
 mod changes;
 mod own_budget;
 mod schedule;
 
-pub use self::begin::NewEndpoint;
 pub use self::changes::{EndpointNext, NewRevision};
 pub use self::own_budget::{Extended, Extension};
 pub use self::schedule::{EndTrouble, EndpointClaim, StoredEnd};

@@ -6,7 +6,7 @@ use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Postgres, Transaction};
 
-use crate::store::money::ledger::Account;
+use crate::store::account::Account;
 use crate::store::{Store, StoreError, stored};
 
 /// What an event is about.

@@ -7,6 +7,7 @@ pub mod archive;
 pub mod changes;
 pub mod lifecycle;
 pub mod measured;
+pub mod new_endpoint;
 pub mod race;
 pub mod runs;
 pub mod specs;
@@ -33,7 +34,7 @@ use uuid::Uuid;
 
 use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::PlanColumns;
-use crate::store::pipelines::wake::wake_pipeline;
+use crate::store::pipeline_wake::wake_pipeline;
 use crate::store::stored;
 use crate::store::{Store, StoreError, error};
 

@@ -3,6 +3,7 @@
 //! Changes that belong together are one transaction. Functions here make no network calls except to
 //! Postgres.
 
+pub mod account;
 pub mod calls;
 pub mod ci;
 pub mod due;
@@ -16,6 +17,7 @@ pub mod keys;
 pub mod leases;
 pub mod model_packages;
 pub mod money;
+mod pipeline_wake;
 pub mod pipelines;
 pub mod requests;
 mod schema;

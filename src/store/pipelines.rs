@@ -4,7 +4,6 @@
 
 pub mod purchases;
 mod steps;
-pub(in crate::store) mod wake;
 
 pub use self::steps::{StepEnd, StepWork, Written};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bakeoff_domain::ci::commit_status::{HostAnswer, Method, Outcome, StatusTarget, Told};
 use bakeoff_domain::ci::unmeasured::Unmeasured;
-use bakeoff_domain::webhook::{self, Next, Tried};
+use bakeoff_domain::delivery::{self, Next, Tried};
 use chrono::TimeDelta;
 use futures::StreamExt;
 use serde_json::Value;
@@ -294,7 +294,7 @@ fn came_of(
     answer: Result<HostAnswer, NoAnswer>,
 ) -> Outcome {
     let now = app.clock.now();
-    let luck = webhook::luck(tries.id.as_bytes());
+    let luck = delivery::luck(tries.id.as_bytes());
     let why = match answer {
         Ok(answer) => return target.outcome(&answer, tries.number, luck, now),
         Err(NoAnswer::Forbidden(why)) => {
@@ -307,7 +307,7 @@ fn came_of(
         status: None,
         retry_after_seconds: None,
     };
-    match webhook::next(unanswered, tries.number, luck, now) {
+    match delivery::next(unanswered, tries.number, luck, now) {
         Next::Again { at } => Outcome::Again { at, why },
         Next::Delivered | Next::Failed => Outcome::Refused { why },
     }

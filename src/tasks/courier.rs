@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use bakeoff_domain::delivery::{self, Tried};
 use bakeoff_domain::ids::WebhookEndpointId;
-use bakeoff_domain::webhook::{self, Form, Tried};
+use bakeoff_domain::webhook::{self, Form};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::StreamExt;
 use serde_json::json;
@@ -102,9 +103,9 @@ async fn deliver(app: &App, delivery: &ClaimedDelivery) -> Result<(), StoreError
         status: attempt.status,
         retry_after_seconds: answer.ok().and_then(|answer| answer.number("retry-after")),
     };
-    let luck = webhook::luck(delivery.id.0.as_bytes());
-    let next = webhook::next(tried, delivery.number_since_begun, luck, now);
-    let think = |failing_since| webhook::given_up(tried, next, failing_since, now);
+    let luck = delivery::luck(delivery.id.0.as_bytes());
+    let next = delivery::next(tried, delivery.number_since_begun, luck, now);
+    let think = |failing_since| delivery::given_up(tried, next, failing_since, now);
     app.store
         .record_delivery(delivery, &attempt, next, think)
         .await

@@ -6,11 +6,11 @@ mod scheduled_end;
 
 use std::fmt::Display;
 
+use bakeoff_domain::ports::EndpointCall;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::{EndpointRequest, revision_name};
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
-use bakeoff_domain::sagemaker::ports::EndpointCall;
 use bakeoff_domain::serving::decide::{EndpointSeen, EndpointStep, Tested, after_test, decide};
 use bakeoff_domain::serving::{EndpointState, EndpointStatus};
 use bakeoff_domain::spec::pipeline::serving::SmokeTest;

@@ -8,10 +8,9 @@ use bakeoff_domain::ids::JobId;
 use bakeoff_domain::measure::cloudwatch::{self, JobSeries};
 use bakeoff_domain::measure::metric::{MetricDefinition, Source, Subject};
 use bakeoff_domain::measure::samples::Point;
+use bakeoff_domain::ports::{ITERATION_QUERIES_MAX, IterationQuery, Window};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{
-    ITERATION_QUERIES_MAX, IterationQuery, MetricQuery, Series, Window,
-};
+use bakeoff_domain::sagemaker::metrics::{MetricQuery, Series};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;

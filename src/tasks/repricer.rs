@@ -3,7 +3,7 @@
 //! Repeating it changes nothing.
 
 use bakeoff_domain::ids::PriceId;
-use bakeoff_domain::money::repricing::{self, Dependent, Effect, PriceChange, Revision};
+use bakeoff_domain::ranking::repricing::{self, Dependent, Effect, PriceChange, Revision};
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 

@@ -13,10 +13,10 @@
 mod orphans;
 
 use bakeoff_domain::lifecycle::watch::{self, Listing, Unaccounted};
+use bakeoff_domain::ports::{JobPage, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::JobSummary;
-use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest};
 use bakeoff_planner::render::attempt;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;

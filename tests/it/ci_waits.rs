@@ -14,7 +14,7 @@ use bakeoff::fence::Fence;
 use bakeoff::tasks::{commit_statuses, courier};
 use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
-use bakeoff_domain::webhook::DeliveryState;
+use bakeoff_domain::delivery::DeliveryState;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
 use serde_json::{Value, json};

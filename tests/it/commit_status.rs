@@ -12,7 +12,7 @@ use bakeoff::api::ci::CiSecret;
 use bakeoff::api::ci_runs::CiRunView;
 use bakeoff::auth::keys::Role;
 use bakeoff::tasks;
-use bakeoff_domain::webhook::DeliveryState;
+use bakeoff_domain::delivery::DeliveryState;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::pipeline::tuning;
+use bakeoff_domain::ports::EndpointCall;
 use bakeoff_domain::sagemaker::hosting::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, Split, TransformJobRequest,
 };
-use bakeoff_domain::sagemaker::ports::EndpointCall;
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use serde_json::{Map, Value, json};
 

@@ -6,8 +6,9 @@ use aws_sdk_cloudwatch::Client;
 use aws_sdk_cloudwatch::types::{
     Dimension, Metric, MetricDataQuery, MetricDataResult, MetricStat, ScanBy, StatusCode,
 };
+use bakeoff_domain::ports::{JobMetrics, Page, Window};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{JobMetrics, MetricQuery, Page, Series, Window};
+use bakeoff_domain::sagemaker::metrics::{MetricQuery, Series};
 
 use crate::convert::{moment, sdk_moment};
 use crate::error::classify;

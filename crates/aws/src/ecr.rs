@@ -5,9 +5,9 @@ use aws_config::SdkConfig;
 use aws_sdk_ecr::Client;
 use aws_sdk_ecr::operation::batch_get_image::BatchGetImageError;
 use aws_sdk_ecr::types::{ImageFailureCode, ImageIdentifier};
-use bakeoff_domain::doctor::EcrImage;
+use bakeoff_domain::ports::Images;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::Images;
+use bakeoff_domain::sagemaker::image::EcrImage;
 
 use crate::error::classify;
 

@@ -12,13 +12,13 @@ use aws_sdk_sagemaker::types::{
     ProductionVariantSummary, S3ModelDataSource, S3ModelDataType,
 };
 use aws_smithy_types::Blob;
+use bakeoff_domain::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, VARIANT,
 };
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus, JobSummary, ObservedJob};
-use bakeoff_domain::sagemaker::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
 use bakeoff_domain::spec::pipeline::serving::SmokeTest;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@ use aws_config::SdkConfig;
 use aws_sdk_iam::Client;
 use aws_sdk_iam::types::{ContextEntry, ContextKeyTypeEnum, PolicyEvaluationDecisionType};
 use bakeoff_domain::doctor::questions::{Context, ContextKind, Decision, Question, RoleFound};
+use bakeoff_domain::ports::Permissions;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::Permissions;
 use percent_encoding::percent_decode_str;
 
 use crate::error::classify;

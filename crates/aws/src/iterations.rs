@@ -7,8 +7,8 @@ use aws_sdk_sagemakermetrics::Client;
 use aws_sdk_sagemakermetrics::types::{
     MetricQuery, MetricQueryResult, MetricQueryResultStatus, MetricStatistic, Period, XAxisType,
 };
+use bakeoff_domain::ports::{IterationMetrics, IterationPoint, IterationQuery};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{IterationMetrics, IterationPoint, IterationQuery};
 use chrono::DateTime;
 
 use crate::error::classify;

@@ -1,4 +1,4 @@
-//! Implements the ports of [`bakeoff_domain::sagemaker::ports`] on the real AWS SDKs. This is the
+//! Implements the ports of [`bakeoff_domain::ports`] on the real AWS SDKs. This is the
 //! only crate that names an SDK type.
 //!
 //! It translates and classifies, and decides nothing: what an error means for a trial is up to the

@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_cloudwatchlogs::Client;
+use bakeoff_domain::ports::{LogPage, LogRequest, LogSearch, Logs, Page};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, group};
-use bakeoff_domain::sagemaker::ports::{LogPage, LogRequest, LogSearch, Logs, Page};
 use chrono::DateTime;
 
 use crate::convert::readable;

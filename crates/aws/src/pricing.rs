@@ -6,8 +6,8 @@ use aws_config::{Region, SdkConfig};
 use aws_sdk_pricing::Client;
 use aws_sdk_pricing::types::{Filter, FilterType};
 use bakeoff_domain::money::price_list::SERVICE_CODE;
+use bakeoff_domain::ports::{Page, PriceList, Products};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{Page, PriceList, Products};
 
 use crate::error::classify;
 

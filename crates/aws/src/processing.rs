@@ -11,10 +11,10 @@ use aws_sdk_sagemaker::types::{
     ProcessingS3DataType, ProcessingS3Input, ProcessingS3InputMode, ProcessingS3Output,
     ProcessingS3UploadMode, ProcessingStoppingCondition, SortBy, SortOrder,
 };
+use bakeoff_domain::ports::{JobPage, PageRequest, ProcessingJobs};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
-use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest, ProcessingJobs};
 use bakeoff_domain::sagemaker::processing::{self, ProcessingJobRequest};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 

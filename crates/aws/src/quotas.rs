@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_servicequotas::Client;
+use bakeoff_domain::ports::{Page, Quotas};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{Page, Quotas};
 use bakeoff_domain::sagemaker::quota::Quota;
 
 use crate::error::classify;

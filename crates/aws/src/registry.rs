@@ -7,9 +7,9 @@ use aws_sdk_sagemaker::types::{
     ModelPackageContainerDefinition, ModelPackageSortBy, ModelQuality,
     ProductionVariantInstanceType, SkipModelValidation, SortOrder, TransformInstanceType,
 };
+use bakeoff_domain::ports::{ModelRegistry, Page, PageRequest};
 use bakeoff_domain::registry::{Approval, ModelPackageRequest, ObservedPackage};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{ModelRegistry, Page, PageRequest};
 
 use crate::convert;
 use crate::error::classify;

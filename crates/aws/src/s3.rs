@@ -10,8 +10,8 @@ use aws_sdk_s3::types::{
 };
 use aws_smithy_types::DateTime as SdkDateTime;
 use bakeoff_domain::checkpoint::StoredObject;
+use bakeoff_domain::ports::{CopySource, Objects, Page, PartCopy};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{CopySource, Objects, Page, PartCopy};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::convert::moment;

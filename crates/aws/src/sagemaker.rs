@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sagemaker::Client;
 use aws_sdk_sagemaker::types::{ResourceConfigForUpdate, SortBy, SortOrder};
+use bakeoff_domain::ports::{JobPage, PageRequest, TrainingJobs};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
-use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest, TrainingJobs};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 
 use crate::convert;

@@ -12,8 +12,8 @@ use aws_sdk_scheduler::operation::update_schedule::UpdateScheduleError;
 use aws_sdk_scheduler::types::{
     ActionAfterCompletion, FlexibleTimeWindow, FlexibleTimeWindowMode, RetryPolicy, Target,
 };
+use bakeoff_domain::ports::Schedules;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::Schedules;
 use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd};
 use chrono::NaiveDateTime;
 

@@ -9,8 +9,8 @@ use aws_sdk_sts::config::interceptors::BeforeDeserializationInterceptorContextRe
 use aws_sdk_sts::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_sts::error::BoxError;
 use bakeoff_domain::doctor::Caller;
+use bakeoff_domain::ports::{CallerReply, Identity};
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::ports::{CallerReply, Identity};
 use chrono::{DateTime, Utc};
 
 use crate::error::classify;

@@ -9,11 +9,11 @@ use aws_sdk_sagemaker::types::{
     SplitType, TransformDataSource, TransformInput, TransformInstanceType, TransformJobStatus,
     TransformJobSummary, TransformOutput, TransformResources, TransformS3DataSource,
 };
+use bakeoff_domain::ports::{JobPage, PageRequest, TransformJobs};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::hosting::TransformJobRequest;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
-use bakeoff_domain::sagemaker::ports::{JobPage, PageRequest, TransformJobs};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 
 use crate::convert::{int, moment, readable, sdk_moment, status, tags};

@@ -20,10 +20,10 @@ use aws_sdk_sagemaker::types::{
     TrainingInstanceType, TrainingJobEarlyStoppingType, TrainingJobSortByOptions,
     TuningJobCompletionCriteria,
 };
+use bakeoff_domain::ports::{JobPage, Page, PageRequest, TuningJobs};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
-use bakeoff_domain::sagemaker::ports::{JobPage, Page, PageRequest, TuningJobs};
 use bakeoff_domain::sagemaker::request::{self, MARKER, TrainingJobRequest};
 use bakeoff_domain::sagemaker::tuning::{
     Goal, NumberRange, Ranges, Scaling, Strategy, TunedTrial, TuningJobRequest, WarmStart,

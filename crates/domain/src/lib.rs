@@ -1,7 +1,7 @@
 //! The domain model of Bakeoff: its types and rules.
 //!
 //! Pure: no I/O, no clock, no randomness, no async runtime, no SQL, no AWS types. Time and ids are
-//! parameters; calls to AWS go through the port traits in [`sagemaker::ports`]. Money is
+//! parameters; calls to AWS go through the port traits in [`ports`]. Money is
 //! [`money::Usd`], a decimal.
 
 #[macro_use]
@@ -11,6 +11,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod ci;
 pub mod clock;
+pub mod delivery;
 pub mod diagnosis;
 pub mod doctor;
 pub mod embedded;
@@ -22,6 +23,7 @@ pub mod measure;
 pub mod money;
 pub mod number;
 pub mod pipeline;
+pub mod ports;
 pub mod ranking;
 pub mod registry;
 pub mod sagemaker;
@@ -39,5 +41,5 @@ pub fn read_embedded() {
     money::price::catalog();
     diagnosis::signatures::all();
     measure::samples::read_embedded();
-    measure::definitions::read_embedded();
+    spec::metric_definitions::read_embedded();
 }

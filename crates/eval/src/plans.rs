@@ -5,9 +5,10 @@ use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
-use bakeoff_planner::lint::{Kind, rules};
+use bakeoff_planner::lint::Kind;
 use bakeoff_planner::plan::{choose_starts, plan};
 use bakeoff_planner::preview::preview;
+use bakeoff_planner::rules;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::spec::{OptimizerStates, ProfileSpec};
 
 use crate::learnt::may_change_learning;
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// What must be equal for two candidates to be ranked: the global batch and the candidate's own
 /// hyperparameters, since a difference there may mean a different optimiser.

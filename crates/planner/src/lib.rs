@@ -12,6 +12,7 @@ pub mod predict;
 pub mod preview;
 mod recurring;
 pub mod render;
+pub mod rules;
 pub mod setup;
 
 /// Reads every data file and compiles every pattern embedded in this crate. Panics, naming the

@@ -17,7 +17,7 @@ use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait}
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
 use bakeoff_domain::sagemaker::hosting::{EndpointRequest, TransformJobRequest};
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
@@ -28,13 +28,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::lint::rules::found;
 use crate::predict::Calibration;
 use crate::predict::billed::Beside;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast, Interval};
 use crate::recurring::{self, MoreOften};
 use crate::render::request;
+use crate::rules::found;
 use crate::setup::Setup;
 
 /// A trial as it would be run.
@@ -151,26 +151,6 @@ impl TrialPlan {
         Self {
             incomparable: Some(finding),
             ..Self::empty(candidate, instance_type, instance_count, purchase_option)
-        }
-    }
-}
-
-/// The job of a step that compares nothing.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StepJob {
-    Processing(ProcessingJobRequest),
-    Tuning(Box<TuningJobRequest>),
-    Transform(TransformJobRequest),
-    Endpoint(EndpointRequest),
-}
-
-impl StepJob {
-    pub fn request(&self) -> JobRequest<'_> {
-        match self {
-            Self::Processing(one) => JobRequest::Processing(one),
-            Self::Tuning(one) => JobRequest::Tuning(one),
-            Self::Transform(one) => JobRequest::Transform(one),
-            Self::Endpoint(one) => JobRequest::Endpoint(one),
         }
     }
 }

@@ -6,7 +6,7 @@ use bakeoff_domain::measure::metric::Meaning;
 use bakeoff_domain::number::{real, whole};
 use bakeoff_domain::spec::{Candidate, WorkloadSpec};
 
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// Everything is to take place within this time, by the predicted speed: a figure needs a little more.
 const WITHIN_SECONDS: f64 = 600.0;

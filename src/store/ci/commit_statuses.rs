@@ -2,8 +2,8 @@
 //! change that is to be shown writes it in its own transaction.
 
 use bakeoff_domain::ci::commit_status::{CodeHost, Outcome, StatusTarget};
+use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_domain::ids::{CiRunId, ProjectId, TemplateId};
-use bakeoff_domain::webhook::DeliveryState;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;

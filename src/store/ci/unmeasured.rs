@@ -4,8 +4,8 @@
 use bakeoff_domain::ci::commit_status::Outcome;
 use bakeoff_domain::ci::unmeasured::Unmeasured;
 use bakeoff_domain::ci::{Event, Sender, Trigger};
+use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_domain::ids::{ProjectId, TemplateId};
-use bakeoff_domain::webhook::DeliveryState;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 

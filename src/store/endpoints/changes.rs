@@ -13,11 +13,12 @@ use sqlx::{PgConnection, Postgres, Transaction};
 
 use super::Endpoint;
 use super::own_budget::{self, Extended, ExtendedEndpoint, Extension};
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject};
 use crate::store::money::budget;
 use crate::store::money::caps::{Ask, NotReserved};
-use crate::store::money::ledger::{self, Account, Entry};
-use crate::store::pipelines::wake::wake_pipeline;
+use crate::store::money::ledger::{self, Entry};
+use crate::store::pipeline_wake::wake_pipeline;
 use crate::store::{Store, StoreError, retried, stored};
 
 /// What is to be stored of a claimed endpoint.

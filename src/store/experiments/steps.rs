@@ -12,10 +12,10 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::store::endpoints::begin::{self, NewEndpoint};
 use crate::store::events::{self, EventSubject};
+use crate::store::experiments::new_endpoint::{self, NewEndpoint};
 use crate::store::experiments::{TrialOf, insert_trial};
-use crate::store::pipelines::wake::wake_pipeline;
+use crate::store::pipeline_wake::wake_pipeline;
 use crate::store::{Store, StoreError, stored};
 
 /// A step's work as it begins.
@@ -70,7 +70,7 @@ pub(in crate::store) async fn insert(
         insert_trial(tx, of, trial.id, ordinal, &trial.plan, now).await?;
     }
     match new.endpoint {
-        Some(endpoint) => begin::insert(tx, endpoint, now).await,
+        Some(endpoint) => new_endpoint::insert(tx, endpoint, now).await,
         None => Ok(()),
     }
 }

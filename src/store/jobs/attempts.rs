@@ -1,5 +1,5 @@
 //! Applies decisions to a claimed trial and its attempt, up to the attempt's end
-//! ([`crate::store::money::settling`]). Each function is one transaction that checks the
+//! ([`crate::store::jobs::settling`]). Each function is one transaction that checks the
 //! lease's token: [`Applied::Stale`] means that another scheduler now holds the trial and nothing
 //! was changed.
 
@@ -19,9 +19,10 @@ use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::{Attempt, Claimed};
-use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::ledger::{self, Entry};
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 

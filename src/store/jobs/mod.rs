@@ -7,5 +7,6 @@ pub mod orphans;
 pub mod post_mortems;
 pub mod queue;
 pub mod readings;
+pub mod settling;
 pub mod warm_pools;
 pub mod watch;

@@ -13,11 +13,11 @@ use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject};
 use crate::store::leases::{self, Term};
 use crate::store::money::bill::{self, Billed};
 use crate::store::money::budget;
-use crate::store::money::ledger::Account;
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};
 

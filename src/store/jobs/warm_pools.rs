@@ -17,13 +17,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;
 
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject};
 use crate::store::jobs::attempts::Applied;
 use crate::store::leases::{self, Holder, Term};
 use crate::store::money::bill::{self, Billed};
 use crate::store::money::budget::{self, Booking};
 use crate::store::money::corrections;
-use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::ledger::{self, Entry};
 use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{self, Correction};
 use crate::store::money::settled::Part;

@@ -1,7 +1,7 @@
 //! Settlement: writes the lines of a bill to the ledger and moves their cost from reserved to
 //! settled, in the caller's transaction. The domain computes the lines.
 
-pub(in crate::store) use bakeoff_domain::money::bill::waits;
+pub(in crate::store) use bakeoff_domain::sagemaker::observed::waits;
 
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_domain::money::Usd;
@@ -12,8 +12,9 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::StoreError;
+use crate::store::account::Account;
 use crate::store::money::budget::{self, Booking};
-use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::ledger::{self, Entry};
 use crate::store::money::prices::{self, PricesOf};
 
 /// Time spans without instances.

@@ -10,10 +10,10 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::StoreError;
+use crate::store::account::Account;
 use crate::store::error::found_one;
 use crate::store::events::{EventSubject, NewEvent};
 use crate::store::money::caps::{self, Ask, Asked, NotReserved};
-use crate::store::money::ledger::Account;
 
 /// Reserves `amount` if every level allows it; returns the events to commit it with. Each row is locked until the
 /// transaction ends, so concurrent reservations take turns and every limit holds in every interleaving. On a refusal

@@ -7,10 +7,10 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use chrono::{DateTime, Utc};
 
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject};
 use crate::store::money::bill;
 use crate::store::money::budget::{self, Booking};
-use crate::store::money::ledger::Account;
 use crate::store::money::prices::{self, PricesOf};
 use crate::store::money::repricing::{Correction, adjust};
 use crate::store::money::settled::{Part, settled_rows};

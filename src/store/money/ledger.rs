@@ -1,6 +1,6 @@
 //! The ledger: one row for each change to a job's money, each written at most once.
 
-use bakeoff_domain::ids::{ExperimentId, JobId, PipelineId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::ids::{ExperimentId, JobId, PipelineId, PriceId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind, EntryResource, EntryUnit};
 use chrono::{DateTime, Utc};
@@ -8,17 +8,8 @@ use rust_decimal::Decimal;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::store::account::Account;
 use crate::store::{Store, StoreError};
-
-/// The job of an attempt that money belongs to, with its price.
-#[derive(Debug, Clone, Copy)]
-pub struct Account {
-    pub project_id: ProjectId,
-    pub experiment_id: ExperimentId,
-    pub trial_id: TrialId,
-    pub job_id: JobId,
-    pub price_id: PriceId,
-}
 
 /// A new ledger row.
 #[derive(Debug, Clone)]

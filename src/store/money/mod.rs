@@ -10,5 +10,4 @@ pub mod prices;
 pub mod refreshes;
 pub mod repricing;
 pub(in crate::store) mod settled;
-pub mod settling;
 pub mod spending;

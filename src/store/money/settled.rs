@@ -2,11 +2,12 @@
 
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines, waits};
+use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines as bill_lines};
 use bakeoff_domain::money::ledger::{EntryComponent, EntryResource};
 use bakeoff_domain::money::price::Component;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Transition;
+use bakeoff_domain::sagemaker::observed::waits;
 use chrono::{DateTime, TimeDelta, Utc};
 use rust_decimal::Decimal;
 use sqlx::PgConnection;

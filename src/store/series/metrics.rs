@@ -12,9 +12,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 
 use crate::crash;
+use crate::store::account::Account;
 use crate::store::events::{self, NewEvent};
 use crate::store::money::budget::{self, Booking};
-use crate::store::money::ledger::{self, Account, Entry};
+use crate::store::money::ledger::{self, Entry};
 use crate::store::series::{self, Again, Samples};
 use crate::store::stored;
 use crate::store::{Store, StoreError, retried};

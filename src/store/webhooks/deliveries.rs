@@ -1,8 +1,8 @@
 //! What is on its way to webhook endpoints, and every attempt. A delivery is written in the transaction of its event, in
 //! [`crate::store::events`].
 
+use bakeoff_domain::delivery::{DeliveryState, Next};
 use bakeoff_domain::ids::{DeliveryId, ProjectId, WebhookEndpointId};
-use bakeoff_domain::webhook::{DeliveryState, Next};
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;

@@ -8,9 +8,9 @@ use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::lifecycle::queue::QuotaPool;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::cloudwatch;
-use bakeoff_domain::money::bill;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::observed;
 use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::requested;
@@ -27,7 +27,7 @@ use crate::crash;
 use crate::store::StoreError;
 use crate::store::experiments::trials::{Attempt, Claimed};
 use crate::store::jobs::attempts::{Applied, Due, Running, StopRefusal};
-use crate::store::money::settling::Settlement;
+use crate::store::jobs::settling::Settlement;
 
 /// How often the trials of a tuning job are read while it runs.
 const TRIALS_EVERY: TimeDelta = TimeDelta::minutes(5);
@@ -65,7 +65,7 @@ impl Hand<'_> {
             runtime_limit: self.runtime_limit(),
             // Of its trials, a listing tells nothing.
             look_every: (self.trial.kind == JobKind::Tuning).then_some(TRIALS_EVERY),
-            waits: bill::waits(&attempt.transitions),
+            waits: observed::waits(&attempt.transitions),
             ends_at: self.ends_at,
         })
     }

@@ -1,10 +1,10 @@
 //! The image of a CI run: a webhook may come before the image that is built from its commit, and a tag can be moved.
 //! Until the image is there, the trials wait; then all of them run it by its digest.
 
-use bakeoff_domain::doctor::{EcrImage, ImageUri};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::image::{EcrImage, ImageUri};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::gate::Verdict;
 use super::wording::cut;
+use crate::delivery::{self, Next, Tried};
 use crate::spec::ci::Inconclusive;
-use crate::webhook::{self, Next, Tried};
 
 /// Characters of a description, and of a title, that GitHub takes.
 const GITHUB_LINE_MAX: usize = 140;
@@ -294,7 +294,7 @@ impl StatusTarget {
             && answer.body.contains("Cannot transition status")
     }
 
-    /// What comes of the answer to the try of that number, from 1. `luck`: see [`webhook::next`].
+    /// What comes of the answer to the try of that number, from 1. `luck`: see [`delivery::next`].
     pub fn outcome(
         &self,
         answer: &HostAnswer,
@@ -317,7 +317,7 @@ impl StatusTarget {
             status: Some(answer.status),
             retry_after_seconds: answer.retry_after_seconds.or(least),
         };
-        match webhook::next(tried, number, luck, now) {
+        match delivery::next(tried, number, luck, now) {
             Next::Delivered => Outcome::Taken,
             Next::Again { at } => Outcome::Again { at, why },
             Next::Failed => Outcome::Refused { why },

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
+use crate::finding::flaws::Flaw;
 use crate::money::Usd;
 use crate::number::of_items;
-use crate::pipeline::Flaw;
 use crate::spec::ci::{GateLimit, GateSettings, Measure};
 
 /// Share of equal commits that may be called worse, over all figures, candidates and rounds of a commit. With a

@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Event, Repository, Trigger};
 use crate::finding::escaped;
+use crate::finding::flaws::Flaw;
 use crate::money::Usd;
 use crate::money::budget::{TemplateCaps, least_budget, limit_flaw};
-use crate::pipeline::Flaw;
 use crate::pipeline::reference::{self, Reference};
 use crate::spec::ci::{GateSettings, TemplateSettings};
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use crate::embedded;
-use crate::pipeline::Flaw;
+use crate::finding::flaws::Flaw;
 
 /// Digits of a commit where it has to be short.
 const SHORT: usize = 12;

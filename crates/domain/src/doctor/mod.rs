@@ -18,7 +18,7 @@ mod wanted;
 pub use check::{Check, CheckName, CheckState};
 pub use found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound, SchedulesFound};
 pub use questions::Caller;
-pub use wanted::{EcrImage, ImageUri, S3Place, S3Use, Wanted};
+pub use wanted::{S3Place, S3Use, Wanted};
 
 use self::permissions::POLICY;
 use crate::sagemaker::error::AwsError;

@@ -2,8 +2,9 @@
 //! Bakeoff needs? IAM knows the policies of a principal, not those of buckets and keys, and not what an
 //! organisation forbids; the one proof of everything is a job.
 
-use super::wanted::{ImageUri, S3Place, S3Use, Wanted};
+use super::wanted::{S3Place, S3Use, Wanted};
 use crate::sagemaker::error::AwsError;
+use crate::sagemaker::image::ImageUri;
 
 /// The service that assumes execution roles.
 pub(super) const SAGEMAKER: &str = "sagemaker.amazonaws.com";

@@ -7,11 +7,12 @@ use super::permissions::trusts_sagemaker;
 use super::questions::{
     Caller, Decision, RoleFound, principal_of, questions_of_role, questions_of_service, role_name,
 };
-use super::wanted::{ImageUri, S3Place, S3Use, Wanted};
+use super::wanted::{S3Place, S3Use, Wanted};
 use super::{Check, CheckName, CheckState, examine, job};
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::sagemaker::error::AwsError;
+use crate::sagemaker::image::ImageUri;
 use crate::sagemaker::quota::{Quota, Usage};
 
 const ROLE: &str = "arn:aws:iam::111122223333:role/training";

@@ -12,9 +12,8 @@ pub use self::facts::AttemptFacts;
 use super::policy::Policy;
 use crate::diagnosis::signatures;
 use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
-use crate::money::bill;
 use crate::sagemaker::error::AwsError;
-use crate::sagemaker::observed::{JobStatus, ObservedJob};
+use crate::sagemaker::observed::{self, JobStatus, ObservedJob};
 use crate::sagemaker::phase::JobPhase;
 
 /// Time from StopTrainingJob to the end of the job: 120 s of grace, and the upload of any
@@ -440,7 +439,7 @@ fn never_created(trial: TrialState, reason: &str) -> Ending {
 fn vanished(attempt: &AttemptFacts, now: DateTime<Utc>) -> Ending {
     let ran = attempt
         .started_at
-        .map_or(0, |start| bill::ran(start, now, &attempt.waits));
+        .map_or(0, |start| observed::ran(start, now, &attempt.waits));
     Ending {
         trial: TrialState::Failed,
         attempt: AttemptState::Failed,

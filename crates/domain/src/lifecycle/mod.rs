@@ -1,6 +1,7 @@
 //! The lifecycle of trials and their jobs: admission, the next action, listings, warm pools and
 //! orphaned jobs. All of it is pure: the caller polls AWS and carries out the decisions.
 
+pub mod attempt_cost;
 pub mod decide;
 pub mod fence;
 pub mod orphan;

@@ -1,14 +1,14 @@
 //! Reading a job's metrics from CloudWatch: which series, over which window and period, in which
 //! batches, and how the answers become series of the trial. The calls are in
-//! [`crate::sagemaker::ports`]; when a read is due is the store's matter.
+//! [`crate::ports`]; when a read is due is the store's matter.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::catalog;
-use crate::measure::metric::{HOST_METRICS, MetricDefinition, normalised};
-use crate::sagemaker::ports::{MetricQuery, QUERIES_MAX, Series};
+use crate::measure::metric::normalised;
+use crate::sagemaker::metrics::{HOST_METRICS, MetricDefinition, MetricQuery, QUERIES_MAX, Series};
 
 /// How long after a job's end everything is read once more: CloudWatch may show points late.
 pub const FINAL_AFTER: TimeDelta = TimeDelta::minutes(15);

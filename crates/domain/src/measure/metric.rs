@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+pub use crate::sagemaker::metrics::{HOST_METRICS, Meaning, MetricDefinition};
+
 use crate::ids::{RunId, TrialId};
 
 /// What metrics belong to.
@@ -20,30 +22,6 @@ impl Subject {
             Self::Trial(TrialId(id)) | Self::Run(RunId(id)) => id,
         }
     }
-}
-
-/// The meaning of a metric of the training script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Meaning {
-    /// Tokens trained per second over all accelerators of the job.
-    TokensPerSecond,
-    /// Sequences trained per second over all accelerators of the job, each of the workload's
-    /// sequence length.
-    SamplesPerSecond,
-    /// Optimiser steps per second.
-    StepsPerSecond,
-    /// Tokens trained per second on each accelerator.
-    TokensPerSecondPerDevice,
-    /// Tokens trained so far over all accelerators.
-    TokensSeen,
-    /// Sequences trained so far over all accelerators.
-    SamplesSeen,
-    TrainLoss,
-    ValidationLoss,
-    /// Optimiser steps done so far.
-    Step,
-    Other,
 }
 
 impl Meaning {
@@ -76,16 +54,6 @@ impl Meaning {
             Self::Other => None,
         }
     }
-}
-
-/// A SageMaker metric definition: a name and the regular expression that finds its value in the
-/// job's log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MetricDefinition {
-    pub name: String,
-    /// One capture group around the number.
-    pub regex: String,
-    pub meaning: Meaning,
 }
 
 /// Where points come from. The same metric from two sources is one metric: the source listed first
@@ -471,15 +439,6 @@ pub fn without_device(name: &str) -> Option<String> {
         .collect();
     Some(kept.trim_end_matches(is_separator).replace("gpus", "gpu"))
 }
-
-/// Host metrics of `/aws/sagemaker/TrainingJobs`, one-minute, dimension Host.
-pub const HOST_METRICS: [&str; 5] = [
-    "CPUUtilization",
-    "MemoryUtilization",
-    "GPUUtilization",
-    "GPUMemoryUtilization",
-    "DiskUtilization",
-];
 
 /// Converts a host metric to a percentage of one device, 0 to 100. SageMaker reports CPU as a sum
 /// over cores and GPU percentages as a sum over GPUs (800 on eight); memory and disk are 0 to 100

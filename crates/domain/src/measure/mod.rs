@@ -3,7 +3,6 @@
 pub mod calibration;
 pub mod cloudwatch;
 pub mod convergence;
-pub mod definitions;
 pub mod derived;
 pub mod detector;
 pub mod eta;

@@ -10,7 +10,7 @@ use crate::ids::PriceId;
 use crate::money::price::{Component, Price, PriceStatus, Rate, in_force, rate_in_force};
 use crate::money::{Usd, cost};
 use crate::sagemaker::kind::JobKind;
-use crate::sagemaker::observed::{Transition, seconds_between};
+use crate::sagemaker::observed::{ran, seconds_between};
 
 /// Usage to bill: instances of one type over a period.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,30 +158,6 @@ struct Piece {
     from: DateTime<Utc>,
     until: DateTime<Utc>,
     seconds: u64,
-}
-
-/// When a job waited for instances, according to SageMaker's transitions. Time outside such phases
-/// counts as running.
-pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
-    let open = DateTime::<Utc>::MAX_UTC;
-    transitions
-        .iter()
-        .filter(|transition| transition.phase().is_wait())
-        .map(|wait| (wait.started_at, wait.ended_at.unwrap_or(open)))
-        .collect()
-}
-
-/// Seconds with instances between two moments.
-pub fn ran(
-    from: DateTime<Utc>,
-    until: DateTime<Utc>,
-    waits: &[(DateTime<Utc>, DateTime<Utc>)],
-) -> u64 {
-    let until = until.max(from);
-    let within = |(begin, end): &(DateTime<Utc>, DateTime<Utc>)| {
-        seconds_between((*begin).clamp(from, until), (*end).clamp(from, until))
-    };
-    seconds_between(from, until).saturating_sub(waits.iter().map(within).sum())
 }
 
 impl Usage {

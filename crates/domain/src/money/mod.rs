@@ -1,14 +1,12 @@
 //! US dollars: a decimal internally, a JSON number with at most six decimal places externally
 //! (exact up to 2^53 micro-dollars).
 
-pub mod attempt_cost;
 pub mod bill;
 pub mod budget;
 pub mod cost;
 pub mod ledger;
 pub mod price;
 pub mod price_list;
-pub mod repricing;
 pub mod worst_case;
 
 use std::fmt;

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use crate::embedded;
 use crate::ids::PriceId;
 use crate::money::Usd;
+use crate::sagemaker::kind::JobKind;
 
 /// How far a price can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -406,6 +407,18 @@ pub fn ceiling_over(
         .filter(|price| price.effective_from > from && price.effective_from <= until)
         .map(Price::ceiling)
         .fold(current.ceiling(), Ord::max)
+}
+
+impl JobKind {
+    /// What its instances are billed as.
+    pub fn component(self) -> Component {
+        match self {
+            Self::Training | Self::Tuning => Component::Training,
+            Self::Processing => Component::Processing,
+            Self::Transform => Component::Transform,
+            Self::Endpoint => Component::Hosting,
+        }
+    }
 }
 
 #[cfg(test)]

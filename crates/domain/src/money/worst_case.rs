@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::price::{self, Price, Rate};
 use super::{Usd, bill, cost};
-use crate::measure::metric::HOST_METRICS;
 use crate::sagemaker::kind::JobRequest;
+use crate::sagemaker::metrics::HOST_METRICS;
 use crate::sagemaker::request::TrainingJobRequest;
 
 /// Instance prices and the other rates, each with its history.
@@ -89,3 +89,27 @@ pub fn worst_case(
 fn metric_series(request: &TrainingJobRequest) -> u64 {
     u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64
 }
+
+impl JobRequest<'_> {
+    /// The longest time that its instances can be billed, seconds of one instance; of a tuning job, those of all
+    /// trials together. `transfer_seconds`: to move what is known to be large.
+    pub fn billed_seconds_max(self, transfer_seconds: u64) -> u64 {
+        let longest = |runtime| cost::longest_billed_seconds(runtime, transfer_seconds);
+        match self {
+            Self::Training(request) => longest(request.max_runtime_seconds),
+            Self::Processing(request) => longest(request.max_runtime_seconds),
+            Self::Tuning(request) => {
+                u64::from(request.trials_max) * longest(request.training.max_runtime_seconds)
+            }
+            Self::Transform(request) => longest(request.max_runtime_seconds),
+            Self::Endpoint(request) => {
+                u64::from(request.time_to_live_seconds) + ENDPOINT_AROUND_SECONDS
+            }
+        }
+    }
+}
+
+/// What an endpoint may be billed beside its time to live: one that is being created or updated cannot be
+/// deleted, and it takes about an hour until SageMaker gives up one whose model is missing
+/// (aws/amazon-sagemaker-examples#3432); a quarter of an hour to delete it.
+pub const ENDPOINT_AROUND_SECONDS: u64 = 75 * 60;

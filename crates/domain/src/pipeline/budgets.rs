@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Flaw, StepKind, StepState};
+use super::{StepKind, StepState};
+use crate::finding::flaws::Flaw;
 use crate::finding::{escaped, nearest};
 use crate::money::Usd;
 use crate::spec::pipeline::{PipelineSpec, StepSpec};

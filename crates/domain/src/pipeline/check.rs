@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::reference::{self, Reference};
-use super::{Flaw, StepKind, processing, purchase, tuning};
+use super::{StepKind, processing, purchase, tuning};
+use crate::finding::flaws::Flaw;
 use crate::finding::nearest;
 use crate::money::budget::{least_budget, limit_flaw};
 use crate::sagemaker::is_region;

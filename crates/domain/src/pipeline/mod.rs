@@ -4,7 +4,6 @@
 pub mod budgets;
 pub mod check;
 pub mod decide;
-pub(crate) mod flaws;
 pub mod processing;
 pub mod purchase;
 pub mod reference;
@@ -89,28 +88,5 @@ impl StepSpec {
         given
             .filter_map(|(kind, body)| Some((kind, body.as_ref()?)))
             .collect()
-    }
-}
-
-/// One thing that is wrong with a pipeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flaw {
-    /// JSON pointer into the pipeline.
-    pub pointer: String,
-    pub detail: String,
-    pub fix: String,
-}
-
-impl Flaw {
-    pub(crate) fn new(
-        pointer: impl Into<String>,
-        detail: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Self {
-            pointer: pointer.into(),
-            detail: detail.into(),
-            fix: fix.into(),
-        }
     }
 }

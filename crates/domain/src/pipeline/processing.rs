@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::Flaw;
-use super::flaws::{Flaws, is_address, is_open};
 use crate::catalog::{self, processing};
 use crate::checkpoint::StoredObject;
+use crate::finding::flaws::{Flaw, Flaws, is_address, is_open};
 use crate::finding::nearest;
 use crate::sagemaker::processing::{ProcessingInput, ProcessingJobRequest, ProcessingOutput};
 use crate::spec::pipeline::ProcessingSpec;

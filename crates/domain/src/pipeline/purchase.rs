@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use chrono::TimeDelta;
 use serde_json::Value;
 
+use super::StepKind;
 use super::reference::{self, Reference};
-use super::{Flaw, StepKind};
+use crate::finding::flaws::Flaw;
 use crate::spec::pipeline::{PipelineSpec, StepSpec};
 
 named! {

@@ -9,9 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::Flaw;
-use super::flaws::{Flaws, is_address, is_open};
 use crate::catalog;
+use crate::finding::flaws::{Flaw, Flaws, is_address, is_open};
 use crate::finding::{escaped, nearest};
 use crate::sagemaker::tuning::{Scaling, Strategy};
 use crate::spec::pipeline::tuning::{RangeSpec, TuningSpec};

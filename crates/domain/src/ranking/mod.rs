@@ -9,6 +9,7 @@ pub mod race;
 pub mod recommend;
 pub mod recommendation;
 mod repeats;
+pub mod repricing;
 #[cfg(test)]
 mod samples;
 mod spend;

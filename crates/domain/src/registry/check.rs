@@ -7,12 +7,12 @@ use regex::Regex;
 
 use crate::catalog::serving::Serving;
 use crate::catalog::{self, InstanceType};
-use crate::doctor::ImageUri;
 use crate::embedded::pattern;
 use crate::finding::escaped;
 use crate::number::GIB;
 use crate::registry::provenance::{PREFIX, VALUE_MAX, is_allowed};
 use crate::registry::{Approval, ModelPackageRequest};
+use crate::sagemaker::image::ImageUri;
 use crate::spec::{Precision, WorkloadSpec};
 
 /// One thing that is wrong with a request.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Tag that marks an endpoint as ours: the id of its job. An endpoint has no environment of its own.
 pub const MARKER_TAG: &str = "bakeoff:job";
@@ -123,4 +124,20 @@ pub struct TransformJobRequest {
     pub environment: BTreeMap<String, String>,
     /// For people, IAM and cost reports.
     pub tags: BTreeMap<String, String>,
+}
+
+/// A request to an endpoint, and what its answer must contain
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SmokeTest {
+    /// At most 100 KB.
+    pub body: String,
+    #[serde(default = "json")]
+    pub content_type: String,
+    /// A text that the answer must contain; any answer will do when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<String>,
+}
+
+fn json() -> String {
+    "application/json".to_owned()
 }

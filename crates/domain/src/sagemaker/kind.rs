@@ -1,8 +1,6 @@
 //! The kinds of job that this service has SageMaker run, and a request of any kind. What each kind sends is
 //! in [`super::request`], [`super::processing`], [`super::tuning`] and [`super::hosting`].
 
-use crate::money::cost;
-use crate::money::price::Component;
 use crate::sagemaker::hosting::{EndpointRequest, TransformJobRequest};
 use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::request::TrainingJobRequest;
@@ -23,16 +21,6 @@ named! {
 }
 
 impl JobKind {
-    /// What its instances are billed as.
-    pub fn component(self) -> Component {
-        match self {
-            Self::Training | Self::Tuning => Component::Training,
-            Self::Processing => Component::Processing,
-            Self::Transform => Component::Transform,
-            Self::Endpoint => Component::Hosting,
-        }
-    }
-
     /// Whether SageMaker ends it at its limit. Others run, and are billed, until somebody ends them.
     pub fn is_limited(self) -> bool {
         match self {
@@ -106,23 +94,6 @@ impl JobRequest<'_> {
         }
     }
 
-    /// The longest time that its instances can be billed, seconds of one instance; of a tuning job, those of all
-    /// trials together. `transfer_seconds`: to move what is known to be large.
-    pub fn billed_seconds_max(self, transfer_seconds: u64) -> u64 {
-        let longest = |runtime| cost::longest_billed_seconds(runtime, transfer_seconds);
-        match self {
-            Self::Training(request) => longest(request.max_runtime_seconds),
-            Self::Processing(request) => longest(request.max_runtime_seconds),
-            Self::Tuning(request) => {
-                u64::from(request.trials_max) * longest(request.training.max_runtime_seconds)
-            }
-            Self::Transform(request) => longest(request.max_runtime_seconds),
-            Self::Endpoint(request) => {
-                u64::from(request.time_to_live_seconds) + ENDPOINT_AROUND_SECONDS
-            }
-        }
-    }
-
     /// How long it may wait for its instances, with those of spot, beyond what is billed.
     pub fn waits_seconds_max(self) -> u64 {
         let wait = |training: &TrainingJobRequest| {
@@ -138,7 +109,22 @@ impl JobRequest<'_> {
     }
 }
 
-/// What an endpoint may be billed beside its time to live: one that is being created or updated cannot be
-/// deleted, and it takes about an hour until SageMaker gives up one whose model is missing
-/// (aws/amazon-sagemaker-examples#3432); a quarter of an hour to delete it.
-pub const ENDPOINT_AROUND_SECONDS: u64 = 75 * 60;
+/// The job of a step that compares nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StepJob {
+    Processing(ProcessingJobRequest),
+    Tuning(Box<TuningJobRequest>),
+    Transform(TransformJobRequest),
+    Endpoint(EndpointRequest),
+}
+
+impl StepJob {
+    pub fn request(&self) -> JobRequest<'_> {
+        match self {
+            Self::Processing(one) => JobRequest::Processing(one),
+            Self::Tuning(one) => JobRequest::Tuning(one),
+            Self::Transform(one) => JobRequest::Transform(one),
+            Self::Endpoint(one) => JobRequest::Endpoint(one),
+        }
+    }
+}

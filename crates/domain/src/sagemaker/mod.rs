@@ -1,15 +1,18 @@
-//! SageMaker in domain terms: requests, observed jobs, and the ports that reach it.
+//! SageMaker in domain terms: requests, observed jobs, and the nouns that both are written with.
 
 pub mod error;
 pub mod hosting;
+pub mod image;
+pub mod inputs;
 pub mod kind;
 pub mod limiter;
 pub mod links;
 pub mod log;
+pub mod metrics;
 pub mod observed;
 pub mod phase;
-pub mod ports;
 pub mod processing;
+pub mod purchase_option;
 pub mod quota;
 pub mod request;
 pub mod requested;

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::kind::JobKind;
 use super::phase::JobPhase;
 use super::tuning::TunedTrials;
-use crate::money::bill;
 
 /// TrainingJobStatus. A value AWS adds later is kept as text and counts as not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,7 +235,7 @@ impl ObservedJob {
         let Some((start, end)) = self.started_at.zip(self.ended_at) else {
             return false;
         };
-        let ran = || bill::ran(start, end, &bill::waits(&self.transitions));
+        let ran = || ran(start, end, &waits(&self.transitions));
         let is_low = |trained: u64| trained + BILL_ROUNDING_SECONDS < ran();
         let is_told = self.billable_seconds.is_some() && !self.training_seconds.is_some_and(is_low);
         !is_told && (now - end).abs() < BILL_TOLD_WITHIN
@@ -245,9 +244,8 @@ impl ObservedJob {
     /// The billed time as SageMaker reports it, or else an estimate: the time with instances, until
     /// its end or now, at most `longest_seconds`.
     pub fn billing(&self, longest_seconds: u64, now: DateTime<Utc>) -> Billing {
-        let waits = bill::waits(&self.transitions);
-        let since =
-            |start| bill::ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
+        let waits = waits(&self.transitions);
+        let since = |start| ran(start, self.ended_at.unwrap_or(now), &waits).min(longest_seconds);
         Billing {
             seconds: self
                 .billable_seconds
@@ -276,6 +274,30 @@ const BILL_ROUNDING_SECONDS: u64 = 10;
 /// Whole seconds from `start` to `end`; 0 if `end` is earlier.
 pub fn seconds_between(start: DateTime<Utc>, end: DateTime<Utc>) -> u64 {
     (end - start).num_seconds().max(0).unsigned_abs()
+}
+
+/// When a job waited for instances, according to SageMaker's transitions. Time outside such phases
+/// counts as running.
+pub fn waits(transitions: &[Transition]) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
+    let open = DateTime::<Utc>::MAX_UTC;
+    transitions
+        .iter()
+        .filter(|transition| transition.phase().is_wait())
+        .map(|wait| (wait.started_at, wait.ended_at.unwrap_or(open)))
+        .collect()
+}
+
+/// Seconds with instances between two moments.
+pub fn ran(
+    from: DateTime<Utc>,
+    until: DateTime<Utc>,
+    waits: &[(DateTime<Utc>, DateTime<Utc>)],
+) -> u64 {
+    let until = until.max(from);
+    let within = |(begin, end): &(DateTime<Utc>, DateTime<Utc>)| {
+        seconds_between((*begin).clamp(from, until), (*end).clamp(from, until))
+    };
+    seconds_between(from, until).saturating_sub(waits.iter().map(within).sum())
 }
 
 /// WarmPoolStatus of a job. A value AWS adds later is kept as text.

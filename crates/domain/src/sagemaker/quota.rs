@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::sagemaker::kind::JobKind;
-use crate::spec::PurchaseOption;
+use crate::sagemaker::purchase_option::PurchaseOption;
 
 /// What a quota limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::TrialId;
-use crate::measure::metric::MetricDefinition;
-use crate::spec::{Channel, CheckpointSpec};
+use crate::sagemaker::inputs::{Channel, CheckpointSpec};
+use crate::sagemaker::metrics::MetricDefinition;
 
 /// Environment variable that marks a job as ours; DescribeTrainingJob returns it.
 pub const MARKER: &str = "BAKEOFF_ATTEMPT_ID";

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use crate::catalog;
 use crate::catalog::serving::Serving;
-use crate::pipeline::Flaw;
-use crate::pipeline::flaws::{Flaws, is_address, is_open};
+use crate::finding::flaws::Flaw;
+use crate::finding::flaws::{Flaws, is_address, is_open};
 use crate::registry::check::unfit;
 use crate::sagemaker::hosting::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, Split, TransformJobRequest,

@@ -15,30 +15,8 @@ use super::workload::WorkloadSpec;
 use crate::catalog;
 use crate::ids::{ProfileId, WorkloadId};
 use crate::money::Usd;
-
-/// How capacity is bought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PurchaseOption {
-    OnDemand,
-    /// Managed spot training.
-    Spot,
-}
-
-impl PurchaseOption {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OnDemand => "on_demand",
-            Self::Spot => "spot",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::OnDemand, Self::Spot]
-            .into_iter()
-            .find(|option| option.as_str() == text)
-    }
-}
+use crate::sagemaker::inputs::CheckpointSpec;
+use crate::sagemaker::purchase_option::PurchaseOption;
 
 /// One instance type with a profile, to be tried under each of its purchase options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -117,26 +95,6 @@ pub struct ObjectiveSpec {
     /// trial runs to its end), and its model is the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_loss: Option<f64>,
-}
-
-/// Where checkpoints go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CheckpointSpec {
-    /// Each attempt writes below its trial's own prefix.
-    pub s3_uri: String,
-    #[serde(default = "default_checkpoint_path")]
-    pub local_path: String,
-    /// How often the script saves: a checkpoint older than twice this raises an alarm.
-    #[serde(default = "default_checkpoint_interval")]
-    pub interval_seconds: u32,
-}
-
-fn default_checkpoint_interval() -> u32 {
-    1800
-}
-
-fn default_checkpoint_path() -> String {
-    "/opt/ml/checkpoints".to_owned()
 }
 
 /// An experiment: a workload, candidates, an objective and a budget.

@@ -7,6 +7,7 @@ mod experiment;
 pub mod full_run;
 pub mod labels;
 pub mod measurement;
+pub mod metric_definitions;
 mod parallel;
 pub mod pipeline;
 mod profile;
@@ -17,13 +18,15 @@ mod workload;
 
 pub(crate) use self::experiment::DEADLINE_HOURS_DEFAULT;
 pub use self::experiment::{
-    CandidateSpec, CheckpointSpec, ExperimentSpec, Minimize, NoReadings, ObjectiveSpec,
-    PRIORITY_MAX, PurchaseOption, StoppingPolicy, deadline_after,
+    CandidateSpec, ExperimentSpec, Minimize, NoReadings, ObjectiveSpec, PRIORITY_MAX,
+    StoppingPolicy, deadline_after,
 };
 pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};
 pub use self::resolved::{Candidate, ResolvedExperiment};
-pub use self::workload::{Channel, WorkloadSpec};
+pub use self::workload::WorkloadSpec;
+pub use crate::sagemaker::inputs::{Channel, CheckpointSpec};
+pub use crate::sagemaker::purchase_option::PurchaseOption;
 
 /// Default values of optional members.
 mod default {

@@ -8,8 +8,9 @@ use utoipa::ToSchema;
 use super::profile::Precision;
 use super::technique::{ScriptSpec, Techniques};
 use crate::catalog::model::ModelShape;
-use crate::measure::definitions;
-use crate::measure::metric::MetricDefinition;
+use crate::sagemaker::inputs::Channel;
+use crate::sagemaker::metrics::MetricDefinition;
+use crate::spec::metric_definitions;
 
 /// How metrics may be given: as definitions, or as the name of a set of them. Answers list definitions.
 #[derive(Debug, Serialize, ToSchema)]
@@ -60,7 +61,7 @@ pub struct WorkloadSpec {
     /// What to read from the log: definitions, or the name of a set of them (`"hf-trainer"`, `"megatron-lm"`,
     /// `"torchtitan"`, …; docs/metric-definitions.md lists them). When absent, the set that the image or the
     /// script is known to print.
-    #[serde(default, deserialize_with = "definitions::read")]
+    #[serde(default, deserialize_with = "metric_definitions::read")]
     #[schema(value_type = MetricsSpec)]
     pub metrics: Vec<MetricDefinition>,
     /// Sequences per optimiser step that every candidate must keep; when absent, the value that the
@@ -84,15 +85,4 @@ pub struct WorkloadSpec {
 
 fn is_default(techniques: &Techniques) -> bool {
     *techniques == Techniques::default()
-}
-
-/// One input channel of a training job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Channel {
-    pub name: String,
-    pub s3_uri: String,
-    /// Size of the data, GB, if it is downloaded completely before training (File mode): the
-    /// download time is billed, and therefore reserved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size_gb: Option<u32>,
 }

@@ -4,7 +4,7 @@
 use bakeoff_domain::finding::Finding;
 use serde_json::Value;
 
-use super::rules::found;
+use crate::rules::found;
 
 /// Name of an algorithm's repository, and the hyperparameters that must be given.
 const ALGORITHMS: [(&str, &[&str]); 18] = [

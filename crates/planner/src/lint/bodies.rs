@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::api::Call;
 use super::places::moved;
-use super::rules::found;
 use super::variables::{self, Plain};
 use super::{algorithms, job, libraries, shape, training};
+use crate::rules::found;
 
 /// A body, and how it is written.
 #[derive(Debug, Clone, Copy)]

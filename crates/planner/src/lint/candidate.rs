@@ -18,13 +18,13 @@ use bakeoff_domain::spec::{
 
 use super::Known;
 use super::request::{COUNT_MAX, profile_bounds};
-use super::rules::found;
 use super::training::unknown_type;
 use crate::comparison;
 use crate::predict::fit::{self, Verdict};
 use crate::predict::{Calibration, Case, strategy};
 use crate::render::deepspeed::{DERIVED, is_auto};
 use crate::render::request::{self, deepspeed_json};
+use crate::rules::found;
 use crate::setup::Setup;
 
 /// The most instances that one candidate may have.

@@ -10,8 +10,8 @@ use bakeoff_domain::spec::claim::{Claims, HardwareClaim, SpeedClaim};
 use bakeoff_domain::spec::{Precision, ProfileSpec};
 
 use super::Known;
-use super::rules::found;
 use crate::predict::Case;
+use crate::rules::found;
 use crate::setup::Setup;
 
 /// What claims are checked against.

@@ -6,8 +6,8 @@ use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::finding::Finding;
 use serde_json::{Map, Value, json};
 
-use super::rules::found;
 use crate::render::deepspeed::is_auto;
+use crate::rules::found;
 
 /// Checks a model's `config.json`, and says what it is as an experiment's model.
 pub(super) fn model(config: &Value, findings: &mut Vec<Finding>) {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::api::Call;
 use super::bodies::{self, Body};
 use super::places::moved;
-use super::rules::found;
+use crate::rules::found;
 
 /// Deeper than anybody nests states.
 const DEPTH_MAX: usize = 32;

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::api::Call;
 use super::job::{At, Group, Job, Origin, registry_region, strings};
-use super::rules::found;
 use super::{bodies, shape, training};
 use crate::render::{estimator, sdk};
+use crate::rules::found;
 
 /// Arguments of the framework estimators (sagemaker 2.257.7), plus ours: `sdk_class`, `region`,
 /// `inputs`, `job_name`, `claims`.

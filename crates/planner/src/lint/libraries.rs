@@ -10,8 +10,8 @@ use bakeoff_domain::spec::{ParallelLibrary, runs_on};
 use serde_json::{Map, Value};
 
 use super::job::{At, Job, Member, Origin};
-use super::rules::found;
 use crate::render::sdk::{Framework, Image};
+use crate::rules::found;
 
 /// Training Compiler's instance families (sagemaker SDK 2.257.7, training_compiler/config.py).
 const COMPILER_FAMILIES: [&str; 5] = ["p3", "p3dn", "g4dn", "p4d", "g5"];

@@ -17,23 +17,22 @@ mod configurations;
 mod documents;
 mod estimator;
 mod job;
-mod kind;
 mod libraries;
 mod places;
 mod quota;
 mod recognised;
 mod rendered;
 mod request;
-pub mod rules;
 pub mod run;
 mod shape;
 mod trainer;
 mod training;
 mod variables;
 
-pub use self::kind::Kind;
 pub use self::quota::above_quota;
 pub use self::recognised::kind_of;
+use crate::rules;
+pub use crate::rules::kind::Kind;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -6,7 +6,7 @@ use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::quota::{Quota, Usage};
 use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec};
 
-use super::rules::found;
+use crate::rules::found;
 
 /// Finds the candidates that a quota cannot hold once. Quotas that are not known are no finding.
 pub fn above_quota(spec: &ExperimentSpec, quotas: &[Quota]) -> Vec<Finding> {

@@ -4,8 +4,8 @@ use bakeoff_domain::catalog::hugging_face;
 use serde_json::{Map, Value};
 
 use super::api::Call;
-use super::kind::Kind;
 use super::{configurations, documents, trainer};
+use crate::rules::kind::Kind;
 
 /// Detects the kind of a document by the members that only that kind has.
 pub fn kind_of(document: &Value) -> Option<Kind> {

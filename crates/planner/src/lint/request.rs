@@ -17,10 +17,10 @@ use bakeoff_domain::spec::{
 use regex::Regex;
 use rust_decimal::Decimal;
 
-use super::rules::found;
 use super::training::wait_for;
 use crate::recurring;
 use crate::render::request::{RESERVED_HYPERPARAMETERS, SHAPE_HYPERPARAMETERS};
+use crate::rules::found;
 
 /// 28 days, the limit of StoppingCondition.MaxRuntimeInSeconds.
 const MAX_RUNTIME_SECONDS: u32 = 28 * 24 * 3600;

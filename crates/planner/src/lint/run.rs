@@ -10,8 +10,8 @@ use bakeoff_domain::spec::run::RunSpec;
 use rust_decimal::Decimal;
 
 use super::request::model::described;
-use super::rules::found;
 use super::{Known, candidate, claims};
+use crate::rules::found;
 use crate::setup::Setup;
 
 const USD_PER_HOUR_MAX: u32 = 1_000_000;

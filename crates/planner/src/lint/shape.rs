@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use self::limits::{REQUIRED, RULES, STRICTER};
 use super::api::{self, Breach, Broken, Call};
-use super::rules::found;
+use crate::rules::found;
 
 /// Checks a body whose values are all there.
 pub(super) fn check(call: Call, body: &Value, findings: &mut Vec<Finding>) {

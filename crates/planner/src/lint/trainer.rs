@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::api::Call;
 use super::bodies::{self, Body};
-use super::rules::found;
 use super::shape::{camel, shaped};
 use crate::render::body::set;
 use crate::render::sdk;
+use crate::rules::found;
 
 /// Arguments, and the member of the request that each is or belongs in; nothing for what the SDK uses
 /// itself.

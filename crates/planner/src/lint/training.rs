@@ -8,8 +8,8 @@ use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, neares
 use serde_json::{Value, json};
 
 use super::job::{At, Group, Job, Member, Origin};
-use super::rules::found;
 use crate::render::sdk;
+use crate::rules::found;
 
 /// A spot job this short may start over after an interruption.
 const SPOT_WITHOUT_CHECKPOINT_SECONDS: u64 = 3600;

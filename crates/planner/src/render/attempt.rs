@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bakeoff_domain::sagemaker::hosting::{
     EndpointRequest, MARKER_TAG, ModelSource, TransformJobRequest,
 };
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::MARKER;
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
@@ -14,7 +14,6 @@ use bakeoff_domain::spec::labels::Labels;
 use uuid::Uuid;
 
 use super::request::TRIAL_VARIABLE;
-use crate::plan::StepJob;
 
 /// What names an attempt.
 #[derive(Debug, Clone, Copy)]

@@ -198,7 +198,7 @@ fn list_metrics(world: &World, body: &Value) -> Value {
         let hosts = (1..=job.count).map(|n| ("Host", format!("{}/algo-{n}", job.name)));
         for (dimension, value) in hosts.chain([("TrainingJobName", job.name.clone())]) {
             let names: Vec<&str> = if dimension == "Host" {
-                bakeoff_domain::measure::metric::HOST_METRICS.to_vec()
+                bakeoff_domain::sagemaker::metrics::HOST_METRICS.to_vec()
             } else {
                 let definitions =
                     job.request["AlgorithmSpecification"]["MetricDefinitions"].as_array();

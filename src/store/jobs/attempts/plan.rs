@@ -12,12 +12,12 @@ use sqlx::PgConnection;
 
 use super::{Due, Lease, advance, write_reservation};
 use crate::crash;
+use crate::store::account::Account;
 use crate::store::events::{self, EventSubject, NewEvent};
 use crate::store::experiments::trials::{Claimed, PlanColumns};
 use crate::store::jobs::warm_pools;
 use crate::store::money::budget;
 use crate::store::money::caps::{Ask, NotReserved};
-use crate::store::money::ledger::Account;
 use crate::store::{Store, StoreError, retried};
 
 /// What became of a planned attempt.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::ids::ModelPackageId;
+pub use crate::sagemaker::hosting::SmokeTest;
 
 /// What is served: an approved version of the Model Registry, or an image and a model
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -53,18 +54,6 @@ pub struct EndpointSpec {
     /// Size of the weights as they are served, where it is not known from a trial: they must fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_gib: Option<f64>,
-}
-
-/// A request to an endpoint, and what its answer must contain
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SmokeTest {
-    /// At most 100 KB.
-    pub body: String,
-    #[serde(default = "json")]
-    pub content_type: String,
-    /// A text that the answer must contain; any answer will do when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expect: Option<String>,
 }
 
 /// A SageMaker batch transform job
@@ -131,8 +120,4 @@ fn quarter_of_an_hour() -> u32 {
 
 fn an_hour() -> u32 {
     3600
-}
-
-fn json() -> String {
-    "application/json".to_owned()
 }

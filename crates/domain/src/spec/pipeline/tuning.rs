@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::measure::definitions;
-use crate::measure::metric::MetricDefinition;
+use crate::sagemaker::metrics::MetricDefinition;
 use crate::sagemaker::tuning::{Goal, Scaling, Strategy, WarmStart};
 use crate::spec::Channel;
+use crate::spec::metric_definitions;
 
 /// A hyperparameter tuning: one SageMaker tuning job for each candidate, with as many trials and, where the
 /// strategy uses it, the same random seed, so that instance types are compared fairly
@@ -65,7 +65,7 @@ pub struct TuningSpec {
     pub channels: Vec<Channel>,
     /// The objective among them.
     /// As definitions, or as the name of a set of them.
-    #[serde(deserialize_with = "definitions::read")]
+    #[serde(deserialize_with = "metric_definitions::read")]
     pub metrics: Vec<MetricDefinition>,
     /// Where models go; a folder of the pipeline's own when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{file_systems, within};
 use crate::lint::places::moved;
-use crate::lint::rules::found;
 use crate::lint::{algorithms, job, libraries, training};
+use crate::rules::found;
 
 const CONFIG: &str = "/HyperParameterTuningJobConfig";
 

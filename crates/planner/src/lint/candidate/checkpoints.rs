@@ -9,9 +9,9 @@ use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption};
 use rust_decimal::Decimal;
 
 use super::super::Known;
-use super::super::rules::found;
 use super::is_computable;
 use crate::predict::Case;
+use crate::rules::found;
 use crate::setup::Setup;
 
 /// Finds checkpoints so far apart that one interruption costs more than closer ones would: the work between them, or

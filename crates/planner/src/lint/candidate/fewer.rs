@@ -7,9 +7,9 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::number::real;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, Minimize, ProfileSpec};
 
-use crate::lint::rules::found;
 use crate::predict::fit::{Verdict, fit};
 use crate::predict::{Calibration, Case};
+use crate::rules::found;
 use crate::setup::Setup;
 
 /// Savings below this many percent are not worth a word: the law is not that exact.

@@ -6,7 +6,7 @@ use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::spec::{CandidateSpec, ParallelLibrary, ProfileSpec};
 
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// Checks degrees against the accelerators that there are, against each other, and against what
 /// SageMaker's library is given.

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::finding::Finding;
-use bakeoff_domain::measure::definitions;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::spec::WorkloadSpec;
+use bakeoff_domain::spec::metric_definitions;
 use regex::{Regex, RegexBuilder};
 
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
 /// megabytes.
@@ -36,7 +36,7 @@ pub(super) fn check(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
         );
         return;
     }
-    let set = definitions::set_of(&workload.metrics);
+    let set = metric_definitions::set_of(&workload.metrics);
     if let Some(set) = set {
         let says = set.says.as_deref().unwrap_or_default();
         findings.push(
@@ -84,7 +84,7 @@ pub(super) fn check(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
                 .fix(format!(
                     "name what prints the log, \"metrics\": \"hf-trainer\" (or {}), or add a definition with \"meaning\": \"tokens_per_second\", \
                      \"samples_per_second\", \"steps_per_second\" or \"step\"",
-                    definitions::names()
+                    metric_definitions::names()
                 )),
         );
     }
@@ -98,7 +98,7 @@ fn on_known_lines(
     findings: &mut Vec<Finding>,
 ) {
     let at = format!("/workload/metrics/{index}");
-    if let Some(misread) = definitions::misread(pattern) {
+    if let Some(misread) = metric_definitions::misread(pattern) {
         let fix = misread.instead.map_or_else(
             || "SageMaker takes no number with commas: read steps instead, or print the number plainly".to_owned(),
             |instead| format!("use {instead}"),
@@ -112,7 +112,7 @@ fn on_known_lines(
                 .fix(fix),
         );
     }
-    if let Some((set, meant)) = definitions::other_meaning(pattern, metric.meaning) {
+    if let Some((set, meant)) = metric_definitions::other_meaning(pattern, metric.meaning) {
         let word = |meaning| {
             serde_json::to_value(meaning)
                 .unwrap_or_default()

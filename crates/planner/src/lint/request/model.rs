@@ -4,7 +4,7 @@ use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::finding::Finding;
 
 use super::DIMENSION_MAX;
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// Far beyond what has been trained: 256 is the widest head in use, and 512 the most experts.
 const HEAD_DIM_MAX: u32 = 4096;

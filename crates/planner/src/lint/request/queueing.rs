@@ -4,7 +4,7 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::lifecycle::pool::KEEP_ALIVE_SECONDS_MAX;
 use bakeoff_domain::spec::{ExperimentSpec, PRIORITY_MAX, PurchaseOption, labels};
 
-use crate::lint::rules::found;
+use crate::rules::found;
 
 /// Checks warm pools, priority and labels.
 pub(in crate::lint) fn queueing(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {

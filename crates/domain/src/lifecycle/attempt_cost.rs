@@ -10,7 +10,7 @@ use crate::money::bill::{self, Agreed, Usage};
 use crate::money::price::Price;
 use crate::number::real;
 use crate::sagemaker::kind::JobKind;
-use crate::sagemaker::observed::{Transition, seconds_between};
+use crate::sagemaker::observed::{self, Transition, seconds_between};
 use crate::sagemaker::phase::JobPhase;
 use crate::spec::PurchaseOption;
 
@@ -65,7 +65,7 @@ impl AttemptRun<'_> {
             count: self.instance_count,
             from,
             until: until.max(from),
-            waits: bill::waits(self.transitions),
+            waits: observed::waits(self.transitions),
             billed_seconds: seconds,
             run_seconds: seconds,
             volume_gb: 0,
@@ -103,7 +103,7 @@ pub fn so_far(runs: &[AttemptRun<'_>], prices: &[Price], now: DateTime<Utc>) -> 
             run.modified_at
         };
         let until = run.ended_at.or(known)?.min(now).max(from);
-        let ran = bill::ran(from, until, &bill::waits(run.transitions));
+        let ran = observed::ran(from, until, &observed::waits(run.transitions));
         let seconds = match run.purchase_option {
             PurchaseOption::OnDemand => ran,
             PurchaseOption::Spot => ran * u64::from(100 - spot::SAVING_PERCENT_MAX) / 100,

@@ -1,7 +1,28 @@
 //! What is wrong with a step, gathered as it is found: with pointers below the step, and with what may be said of any
 //! member. Texts may still hold references.
 
-use super::Flaw;
+/// One thing that is wrong with a pipeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flaw {
+    /// JSON pointer into the pipeline.
+    pub pointer: String,
+    pub detail: String,
+    pub fix: String,
+}
+
+impl Flaw {
+    pub(crate) fn new(
+        pointer: impl Into<String>,
+        detail: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            pointer: pointer.into(),
+            detail: detail.into(),
+            fix: fix.into(),
+        }
+    }
+}
 
 /// What was found so far.
 pub(crate) struct Flaws<'a> {

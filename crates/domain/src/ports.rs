@@ -6,21 +6,22 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::error::AwsError;
 use crate::checkpoint::StoredObject;
+use crate::doctor::Caller;
 use crate::doctor::questions::{Decision, Question, RoleFound};
-use crate::doctor::{Caller, EcrImage};
 use crate::registry::{Approval, ModelPackageRequest, ObservedPackage};
-use crate::sagemaker::hosting::{EndpointRequest, ModelRequest, TransformJobRequest};
+use crate::sagemaker::error::AwsError;
+use crate::sagemaker::hosting::{EndpointRequest, ModelRequest, SmokeTest, TransformJobRequest};
+use crate::sagemaker::image::EcrImage;
 use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::log::LogLine;
+use crate::sagemaker::metrics::{MetricQuery, Series};
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
 use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::quota::Quota;
 use crate::sagemaker::request::TrainingJobRequest;
 use crate::sagemaker::schedule::ScheduledEnd;
 use crate::sagemaker::tuning::{TunedTrial, TuningJobRequest};
-use crate::spec::pipeline::serving::SmokeTest;
 
 /// SageMaker training jobs.
 #[async_trait]
@@ -379,41 +380,6 @@ pub trait IterationMetrics: Send + Sync {
 /// BatchGetMetrics takes 100 queries; each metric needs two, one per axis.
 pub const ITERATION_QUERIES_MAX: usize = 50;
 
-/// One series to read: a metric of a job (`TrainingJobName`) or of one of its hosts (`Host`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetricQuery {
-    pub metric: String,
-    pub dimension: &'static str,
-    pub value: String,
-}
-
-/// The answer to one query.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Series {
-    /// (minute, value), oldest first.
-    pub points: Vec<(DateTime<Utc>, f64)>,
-    /// CloudWatch reports that this is everything (StatusCode `Complete`). Otherwise there may be
-    /// more, and the query must be repeated.
-    pub is_complete: bool,
-    /// CloudWatch could not read part of it (`InternalError`, `Forbidden`): data is missing,
-    /// whatever the other pages say.
-    pub is_failed: bool,
-}
-
-impl Series {
-    /// Appends this series' part of the next page of the same answer.
-    pub fn extend(&mut self, next: Self) {
-        self.points.extend(next.points);
-        self.is_complete |= next.is_complete;
-        self.is_failed |= next.is_failed;
-    }
-
-    /// Whether nothing is missing.
-    pub fn is_whole(&self) -> bool {
-        self.is_complete && !self.is_failed
-    }
-}
-
 /// The window of a metric read: averages over a period (whole minutes) from `start` (inclusive) to
 /// `end` (exclusive).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -426,7 +392,7 @@ pub struct Window {
 /// CloudWatch metrics of training jobs.
 #[async_trait]
 pub trait JobMetrics: Send + Sync {
-    /// A page of the answer: one series per query, in query order. At most [`QUERIES_MAX`] queries.
+    /// A page of the answer: one series per query, in query order. At most [`crate::sagemaker::metrics::QUERIES_MAX`] queries.
     /// A series is complete when the last page that contains any of it says so.
     async fn read(
         &self,
@@ -435,6 +401,3 @@ pub trait JobMetrics: Send + Sync {
         token: Option<String>,
     ) -> Result<Page<Series>, AwsError>;
 }
-
-/// GetMetricData takes at most 500 queries.
-pub const QUERIES_MAX: usize = 500;

@@ -1,4 +1,4 @@
-//! The kinds of document that can be linted; [`super::recognised`] tells them apart.
+//! The kinds of document that can be linted; [`crate::lint::kind_of`] tells them apart.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

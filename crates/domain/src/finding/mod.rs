@@ -1,6 +1,8 @@
 //! A finding: one result of the linter. The rules are in `planner::lint`; the service turns
 //! findings into HTTP errors.
 
+pub mod flaws;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,8 @@
 //! The register of rules: for each rule, what it checks, how severe a breach is, the fix, the
 //! source, an example that breaks the rule and one that keeps it. The data is in
-//! `data/lint_rules.json`; the checks are in the neighbouring files.
+//! `data/lint_rules.json`; the checks are in [`crate::lint`].
+
+pub mod kind;
 
 use std::sync::LazyLock;
 
@@ -9,7 +11,7 @@ use bakeoff_domain::finding::{Finding, Severity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::kind::Kind;
+use self::kind::Kind;
 
 /// One rule of the linter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::metric::{Meaning, MetricDefinition};
 use crate::embedded;
+use crate::sagemaker::metrics::{Meaning, MetricDefinition};
 
 /// The metrics that a framework prints.
 #[derive(Debug, Deserialize)]
