@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn only_paths_without_a_parameter_in_the_query_take_none() {
-        let of = |place: &str| json!([{"name": "id", "in": place, "schema": {"type": "string"}}]);
+        let of = |place: &str| json!([{"name": "id", "in": place, "required": true}]);
         let answers = json!({"200": {"description": "ok"}});
         let document: OpenApi = serde_json::from_value(json!({
             "openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {
