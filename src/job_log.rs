@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write};
 
-use bakeoff_domain::ports::{LogRequest, LogSearch};
+use bakeoff_domain::ports::LogRequest;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::log::{LogLine, host, last_bytes};
@@ -324,17 +324,9 @@ pub async fn search(
     words: &[&str],
     most: usize,
 ) -> Result<Vec<LogLine>, AwsError> {
-    // Without the slash, job-1 would have the streams of job-10.
-    let prefix = format!("{}/", job.name);
     let (mut lines, mut token) = (Vec::new(), None);
     for _ in 0..SEARCH_PAGES_MAX {
-        let search = LogSearch {
-            kind: job.kind,
-            prefix: &prefix,
-            words,
-            token,
-        };
-        let page = aws.log_search(&search).await?;
+        let page = aws.log_search(job.kind, job.name, words, token).await?;
         lines.extend(page.items);
         token = page.next;
         if token.is_none() {

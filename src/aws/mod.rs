@@ -435,17 +435,28 @@ impl Aws {
         kind: JobKind,
         job_name: &str,
     ) -> Result<Vec<String>, AwsError> {
-        // Without the slash, job-1 would have the streams of job-10.
-        let prefix = format!("{job_name}/");
+        let prefix = streams_of(job_name);
         let ask = |token| self.ports.logs.streams(kind, &prefix, token);
         self.pages(Operation::DescribeLogStreams, LIST_PAGES_MAX, ask)
             .await
     }
 
-    /// A page of the lines of a job that a search finds.
-    pub async fn log_search(&self, search: &LogSearch<'_>) -> Result<Page<LogLine>, AwsError> {
+    /// A page of the lines in all streams of a job that contain one of some words.
+    pub async fn log_search(
+        &self,
+        kind: JobKind,
+        job_name: &str,
+        words: &[&str],
+        token: Option<String>,
+    ) -> Result<Page<LogLine>, AwsError> {
+        let search = LogSearch {
+            kind,
+            prefix: &streams_of(job_name),
+            words,
+            token,
+        };
         self.wait_for(Operation::FilterLogEvents).await?;
-        let found = self.ports.logs.search(search).await;
+        let found = self.ports.logs.search(&search).await;
         self.count(Operation::FilterLogEvents, found, 0)
     }
 
@@ -458,4 +469,9 @@ impl Aws {
             0,
         )
     }
+}
+
+/// How the names of a job's log streams begin. Without the slash, job-1 would have the streams of job-10.
+fn streams_of(job_name: &str) -> String {
+    format!("{job_name}/")
 }

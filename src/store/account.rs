@@ -1,4 +1,4 @@
-//! What a row of the ledger or an event is of.
+//! Identifies the job that a ledger row or an event belongs to.
 
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
 

@@ -80,10 +80,16 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         });
         (kept(&lines.unwrap_or_default(), &diagnosis), diagnosis)
     });
-    let (kept, diagnosis) = match thought.await {
-        Ok(thought) => thought,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    };
+    // Without an end to its post-mortem, the experiment would have none either.
+    let (kept, diagnosis) = thought.await.unwrap_or_else(|error| {
+        tracing::error!(%error, job = due.job_name, "the log of a failed job could not be examined");
+        let diagnosis = Diagnosis {
+            summary: "Its log could not be examined: read its end".to_owned(),
+            causes: Vec::new(),
+            is_log_read: false,
+        };
+        (Vec::new(), diagnosis)
+    });
     let now = app.clock.now();
     app.store
         .record_post_mortem(due, &diagnosis, &kept, now)

@@ -88,7 +88,7 @@ fn with_schema(folders: &[&str]) -> BTreeMap<String, PathBuf> {
 /// Words that specs are written with and that requests to SageMaker are, too: they stand below both.
 const WORDS_OF_SPECS: [&str; 4] = [
     "crates/domain/src/sagemaker/hosting.rs",
-    "crates/domain/src/sagemaker/inputs.rs",
+    "crates/domain/src/sagemaker/locations.rs",
     "crates/domain/src/sagemaker/metrics.rs",
     "crates/domain/src/sagemaker/tuning.rs",
 ];

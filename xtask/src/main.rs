@@ -38,7 +38,7 @@ cargo xtask COMMAND
        --json         print the result for machines (with --once)
        --kills N      kill -9 the service and Postgres in turn, N times, spread over the demo
   storm               faults of every kind over service, Postgres and region; the verdict is the region's record
-       --seeds N      so many seeds, side by side (20)
+       --seeds N      so many seeds, side by side (20); FROM..TO for a part of a longer run
        --seed N       one seed again
        --jobs N       seeds at a time (8)
        --json         print the result for machines

@@ -22,7 +22,7 @@ const LOG_ARRIVES: TimeDelta = TimeDelta::seconds(30);
 /// A failed job whose post-mortem is due.
 #[derive(Debug, Clone)]
 pub struct PostMortemDue {
-    /// `None` if it cannot be read: then nobody knows where its log is.
+    /// `None` if the column is unreadable; without it, the log group is unknown.
     pub kind: Option<JobKind>,
     pub job_id: JobId,
     pub trial_id: TrialId,

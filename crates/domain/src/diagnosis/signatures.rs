@@ -251,7 +251,6 @@ fn matches(
 mod tests {
     use super::*;
 
-    /// Each is found in the text that it was seen in, and is the likeliest thing said of it there.
     /// CloudWatch's filter pattern has at most 1,024 characters.
     #[test]
     fn every_failure_has_one_of_the_words_that_are_searched_for() {
@@ -264,6 +263,7 @@ mod tests {
         assert!(length <= 1_024);
     }
 
+    /// Each is found in the text that it was seen in, and is the likeliest thing said of it there.
     #[test]
     fn every_signature_is_found_in_its_sample() {
         for one in all() {

@@ -1,4 +1,4 @@
-//! A finding: one result of the linter. The rules are in `planner::lint`; the service turns
+//! A finding: one result of the linter. The rules are in `planner::rules`, their checks in `planner::lint`; the service turns
 //! findings into HTTP errors.
 
 pub mod flaws;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-pub use crate::sagemaker::metrics::{HOST_METRICS, Meaning, MetricDefinition};
+pub use crate::sagemaker::metrics::{Meaning, MetricDefinition};
 
 use crate::ids::{RunId, TrialId};
 

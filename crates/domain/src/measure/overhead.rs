@@ -46,7 +46,7 @@ pub struct EndedJob {
     pub is_completed: bool,
     /// Tokens of the whole trial.
     pub trial_tokens: f64,
-    /// Tokens that its last report tells of.
+    /// Tokens trained according to its last report.
     pub tokens_done: Option<f64>,
     /// Whether those were done in one attempt: of several, the steps of one say nothing.
     pub is_of_one_attempt: bool,

@@ -3,10 +3,10 @@
 pub mod error;
 pub mod hosting;
 pub mod image;
-pub mod inputs;
 pub mod kind;
 pub mod limiter;
 pub mod links;
+pub mod locations;
 pub mod log;
 pub mod metrics;
 pub mod observed;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::TrialId;
-use crate::sagemaker::inputs::{Channel, CheckpointSpec};
+use crate::sagemaker::locations::{Channel, CheckpointSpec};
 use crate::sagemaker::metrics::MetricDefinition;
 
 /// Environment variable that marks a job as ours; DescribeTrainingJob returns it.

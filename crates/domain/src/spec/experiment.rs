@@ -15,7 +15,7 @@ use super::workload::WorkloadSpec;
 use crate::catalog;
 use crate::ids::{ProfileId, WorkloadId};
 use crate::money::Usd;
-use crate::sagemaker::inputs::CheckpointSpec;
+use crate::sagemaker::locations::CheckpointSpec;
 use crate::sagemaker::purchase_option::PurchaseOption;
 
 /// One instance type with a profile, to be tried under each of its purchase options.

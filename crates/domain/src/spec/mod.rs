@@ -25,7 +25,7 @@ pub use self::parallel::{ParallelLibrary, runs_on};
 pub use self::profile::{CpuOffload, OptimizerStates, Precision, ProfileSpec, Recompute};
 pub use self::resolved::{Candidate, ResolvedExperiment};
 pub use self::workload::WorkloadSpec;
-pub use crate::sagemaker::inputs::{Channel, CheckpointSpec};
+pub use crate::sagemaker::locations::{Channel, CheckpointSpec};
 pub use crate::sagemaker::purchase_option::PurchaseOption;
 
 /// Default values of optional members.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::profile::Precision;
 use super::technique::{ScriptSpec, Techniques};
 use crate::catalog::model::ModelShape;
-use crate::sagemaker::inputs::Channel;
+use crate::sagemaker::locations::Channel;
 use crate::sagemaker::metrics::MetricDefinition;
 use crate::spec::metric_definitions;
 

@@ -175,7 +175,7 @@ impl Kind {
         }
     }
 
-    /// What a name means in this table.
+    /// The usual name of a column that this kind of table calls something else.
     pub(super) fn meant(self, name: &str) -> &str {
         if self.is_panel {
             return of_panel(name).map_or(name, |(_, metric)| metric);

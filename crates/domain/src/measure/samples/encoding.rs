@@ -47,13 +47,19 @@ const NO_TEXT: [(&[u8], &str); 9] = [
 const EVENT_FILE: &[u8] = b"brain.Event:";
 const EVENT_FILE_WITHIN: usize = 64;
 
+pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
+}
+
 /// The body as UTF-8, without a byte-order mark; otherwise why it is no text.
 pub(super) fn utf8(body: &[u8]) -> Result<Cow<'_, [u8]>, &'static str> {
     if let Some((_, why)) = NO_TEXT.iter().find(|(begin, _)| body.starts_with(begin)) {
         return Err(why);
     }
     let begin = body.get(..EVENT_FILE_WITHIN).unwrap_or(body);
-    if super::syntax::contains(begin, EVENT_FILE) {
+    if contains(begin, EVENT_FILE) {
         return Err(
             "it is TensorBoard's event file: export its scalars as CSV, in TensorBoard or with tbparse's SummaryReader",
         );

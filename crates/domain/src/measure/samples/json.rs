@@ -217,7 +217,7 @@ fn by_column(clean: &[u8]) -> Option<Rows<'_>> {
     Some(rows_of(records))
 }
 
-/// What JSON lacks and programs write all the same: bare `NaN` and `Infinity`, and a comma before the last bracket.
+/// Repairs two common deviations from JSON: bare `NaN` and `Infinity`, and a comma before the last bracket.
 pub(super) fn clean(body: &[u8]) -> Cow<'_, [u8]> {
     let inner = body.strip_suffix(b"]").map(<[u8]>::trim_ascii_end);
     match inner.and_then(|inner| inner.strip_suffix(b",")) {

@@ -52,7 +52,11 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The records of a log; `None` if no known program wrote it.
 pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
     let text = COLOUR.replace_all(text, "");
-    let (format, log) = of(&text)?;
+    let tried: Vec<&str> = lines(&text)
+        .take(TRIED_MAX)
+        .map(|(_, line)| bare(line))
+        .collect();
+    let (format, log) = of(&tried)?;
     report.format = Some(format.label.clone());
     let mut rows = Rows::default();
     let mut others = 0_u64;
@@ -81,7 +85,7 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
     }
     seen.flush(&mut rows);
     note_others(others, report);
-    note_other_programs(&text, format, report);
+    note_other_programs(&tried, log, report);
     Some(rows)
 }
 
@@ -120,25 +124,17 @@ fn note_others(lines: u64, report: &mut Report) {
 }
 
 /// Says which lines another program wrote: a file of two logs is read as the one that has the most lines.
-fn note_other_programs(text: &str, read: &Format, report: &mut Report) {
-    let is_own = |line: &str| {
-        let log = read.log.as_ref();
-        log.is_some_and(|log| log.line.is_match(bare(line)))
-    };
-    let passed: Vec<&str> = lines(text)
-        .map(|(_, line)| line)
-        .take(TRIED_MAX)
-        .filter(|line| !is_own(line))
-        .collect();
+fn note_other_programs(lines: &[&str], read: &Log, report: &mut Report) {
+    let is_passed = |line: &&&str| !read.line.is_match(line);
+    let passed: Vec<&&str> = lines.iter().filter(is_passed).collect();
     for format in formats::all() {
         let Some(log) = &format.log else { continue };
-        let of_it = passed.iter().filter(|line| log.line.is_match(bare(line)));
-        let count = of_it.count();
+        let count = passed.iter().filter(|line| log.line.is_match(line)).count();
         if count > 0 {
             report.note(
                 "lines-of-another-program",
                 format!(
-                    "{count} lines are as those of {}, and were passed over: send them by themselves if they are wanted",
+                    "{count} lines look like {} and were passed over: send them separately if they are wanted",
                     format.label
                 ),
             );
@@ -147,16 +143,11 @@ fn note_other_programs(text: &str, read: &Format, report: &mut Report) {
 }
 
 /// The program whose lines are the most.
-fn of(text: &str) -> Option<(&'static Format, &'static Log)> {
+fn of(lines: &[&str]) -> Option<(&'static Format, &'static Log)> {
     let known = formats::all()
         .iter()
         .filter_map(|format| Some((format, format.log.as_ref()?)));
-    let count = |log: &Log| {
-        let tried = lines(text).take(TRIED_MAX);
-        tried
-            .filter(|(_, line)| log.line.is_match(bare(line)))
-            .count()
-    };
+    let count = |log: &Log| lines.iter().filter(|line| log.line.is_match(line)).count();
     let mut best: Option<(usize, &Format, &Log)> = None;
     for (format, log) in known {
         let lines = count(log);

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::cell::Record;
+use super::encoding::contains;
 
 /// One object.
 pub(super) fn record(bytes: &[u8]) -> Result<Record<'_>, String> {
@@ -17,10 +18,7 @@ pub(super) fn record(bytes: &[u8]) -> Result<Record<'_>, String> {
 /// Quotes bare `NaN`, `Infinity` and `-Infinity` outside strings.
 pub(super) fn quoted_numbers(body: &[u8]) -> Cow<'_, [u8]> {
     const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    if !WORDS
-        .iter()
-        .any(|word| body.windows(word.len()).any(|window| window == *word))
-    {
+    if !WORDS.iter().any(|word| contains(body, word)) {
         return Cow::Borrowed(body);
     }
     let mut out = Vec::with_capacity(body.len() + 64);

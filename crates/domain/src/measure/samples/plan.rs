@@ -110,7 +110,7 @@ pub(super) struct Plan {
     pub(super) epochs: Option<Epochs>,
     /// Some column says how long a step took.
     pub(super) has_step_times: bool,
-    /// What is called seconds since the start is the seconds since the record before.
+    /// The elapsed column counts seconds since the previous record, not since the start.
     pub(super) counts_intervals: bool,
     /// Written by Hugging Face's Trainer.
     pub(super) is_hugging_face: bool,

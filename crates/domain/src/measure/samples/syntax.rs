@@ -51,12 +51,6 @@ fn is_python(body: &[u8]) -> bool {
     inner.first() == Some(&b'\'')
 }
 
-pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack
-        .windows(needle.len())
-        .any(|window| window == needle)
-}
-
 /// The log of a known program, a table with a header, or MLflow's file of one metric.
 fn text<'a>(body: &'a [u8], report: &mut Report) -> Result<Rows<'a>, Vec<LineError>> {
     let whole = String::from_utf8_lossy(body);

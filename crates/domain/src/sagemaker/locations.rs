@@ -1,4 +1,4 @@
-//! What a job reads and where it saves: channels and checkpoints.
+//! S3 locations of a job: its input channels and its checkpoints.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
