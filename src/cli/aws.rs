@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use bakeoff_domain::clock::Timescale;
 
-use crate::aws::Ports;
+use bakeoff_service::aws::Ports;
 
 /// The longest that a call to AWS may take.
 pub(super) const TIMEOUT: Duration = bakeoff_aws::OPERATION_TIMEOUT;

@@ -13,11 +13,11 @@ use rust_decimal::Decimal;
 
 use super::client::{Client, Target};
 use super::{report, run};
-use crate::api::checkpoints::{CopyCheckpoint, CopyState, CopyView};
-use crate::api::experiments::CreatedExperiment;
-use crate::api::full_runs::FullRunPreview;
-use crate::clock::real_sleep;
-use crate::ids;
+use bakeoff_api::checkpoints::{CopyCheckpoint, CopyState, CopyView};
+use bakeoff_api::experiments::CreatedExperiment;
+use bakeoff_api::full_runs::FullRunPreview;
+use bakeoff_process::clock::real_sleep;
+use bakeoff_process::ids;
 
 /// How often to look how far a copy is.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::client::{Client, Target};
 use super::report;
-use crate::api::calibration::Calibration;
+use bakeoff_api::calibration::Calibration;
 
 #[derive(Debug, Args)]
 pub(super) struct CalibrationOptions {

@@ -9,9 +9,9 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-use crate::api::page::Page;
-use crate::clock::real_sleep;
-use crate::http::Problem;
+use bakeoff_api::page::Page;
+use bakeoff_http::Problem;
+use bakeoff_process::clock::real_sleep;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to keep retrying while the service restarts.
@@ -40,7 +40,9 @@ impl Client {
 
     /// For requests that take longer than most.
     pub(super) fn patient(target: &Target, timeout: Duration) -> anyhow::Result<Self> {
-        let http = crate::tls::http_client().timeout(timeout).build()?;
+        let http = bakeoff_process::tls::http_client()
+            .timeout(timeout)
+            .build()?;
         Ok(Self {
             http,
             target: target.clone(),

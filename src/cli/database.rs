@@ -9,8 +9,8 @@ use bakeoff_postgres::{Cluster, Config};
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::real_sleep;
-use crate::store::{CONNECTIONS_MAX, Store};
+use bakeoff_process::clock::real_sleep;
+use bakeoff_store::{CONNECTIONS_MAX, Store};
 
 /// How often to check that the private cluster is alive.
 const SUPERVISE_EVERY: Duration = Duration::from_millis(300);

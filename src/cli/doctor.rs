@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bakeoff_domain::doctor::{CheckState, S3Use, Wanted};
+use bakeoff_domain::doctor::{CheckScope, CheckState, S3Use};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::spec::{ExperimentSpec, PurchaseOption};
 use clap::Args;
@@ -13,11 +13,12 @@ use serde::Serialize;
 
 use super::client::{Client, Target};
 use super::{lint, run};
-use crate::api::comparison::{Comparison, ComparisonRow};
-use crate::api::doctor::{CheckView, Checkup};
-use crate::api::experiments::CreatedExperiment;
-use crate::api::specs::WorkloadView;
-use crate::{document, ids};
+use bakeoff_api::comparison::{Comparison, ComparisonRow};
+use bakeoff_api::doctor::{CheckView, Checkup};
+use bakeoff_api::experiments::CreatedExperiment;
+use bakeoff_api::specs::WorkloadView;
+use bakeoff_process::ids;
+use bakeoff_service::document;
 
 /// Reading all quotas of an account takes some seconds.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -79,7 +80,7 @@ struct Query {
 }
 
 impl Query {
-    fn of(wanted: Wanted) -> Self {
+    fn of(wanted: CheckScope) -> Self {
         let uris = |usage| -> Vec<String> {
             let those = wanted.places.iter();
             those
@@ -151,16 +152,16 @@ pub(super) async fn run(options: DoctorOptions) -> anyhow::Result<ExitCode> {
 }
 
 /// What an experiment's file names; a workload that it names by its id is the service's.
-async fn wanted(client: &Client, file: &Path) -> anyhow::Result<Wanted> {
+async fn wanted(client: &Client, file: &Path) -> anyhow::Result<CheckScope> {
     let (spec, _) = document::read::<ExperimentSpec>(&lint::read(file)?);
     let spec = spec.map_err(|error| {
         anyhow::anyhow!("{}: {} {}", file.display(), error.pointer, error.message)
     })?;
     let Some(id) = spec.workload_id.filter(|_| spec.workload.is_none()) else {
-        return Ok(Wanted::of(&spec, spec.workload.as_ref()));
+        return Ok(CheckScope::of(&spec, spec.workload.as_ref()));
     };
     let stored: WorkloadView = client.get(&format!("/v1/workloads/{id}")).await?;
-    Ok(Wanted::of(&spec, Some(&stored.spec)))
+    Ok(CheckScope::of(&spec, Some(&stored.spec)))
 }
 
 /// Runs the job to its end; returns whether it completed.

@@ -4,18 +4,18 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::ids::{EndpointId, ModelPackageId};
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::serving::EndpointState;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::caps::cap;
 use super::client::{Client, Target};
 use super::sheet;
-use crate::api::endpoints::{CreatedEndpoint, EndpointView};
-use crate::clock::real_sleep;
-use crate::ids;
+use bakeoff_api::endpoints::{CreatedEndpoint, EndpointView};
+use bakeoff_process::clock::real_sleep;
+use bakeoff_process::ids;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 

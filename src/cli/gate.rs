@@ -15,12 +15,12 @@ use clap::Args;
 
 use super::client::{Client, Target};
 use super::{pair, run};
-use crate::api::ci::{CiStarted, CiTrigger};
-use crate::api::ci_runs::CiRunView;
-use crate::api::comparison::Comparison;
-use crate::ci_report;
-use crate::clock::{Stopwatch, real_sleep};
-use crate::ids;
+use bakeoff_api::ci::{CiStarted, CiTrigger};
+use bakeoff_api::ci_runs::CiRunView;
+use bakeoff_api::comparison::Comparison;
+use bakeoff_process::clock::{Stopwatch, real_sleep};
+use bakeoff_process::ids;
+use bakeoff_service::read::ci_report;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// No verdict.

@@ -9,12 +9,12 @@ use clap::{Args, Subcommand};
 
 use super::caps::cap;
 use super::{database, sheet};
-use crate::auth::keys::{Role, format_key, hash};
-use crate::auth::secrets::{self, events_key};
-use crate::clock::real_now;
-use crate::ids;
-use crate::store::Store;
-use crate::store::keys::NewKey;
+use bakeoff_process::clock::real_now;
+use bakeoff_process::ids;
+use bakeoff_service::auth::keys::{Role, format_key, hash};
+use bakeoff_service::auth::secrets::{self, events_key};
+use bakeoff_store::Store;
+use bakeoff_store::keys::NewKey;
 
 #[derive(Debug, Args)]
 pub(super) struct KeysOptions {

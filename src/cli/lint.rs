@@ -13,8 +13,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::{pipelines, report};
-use crate::clock::real_now;
-use crate::document;
+use bakeoff_process::clock::real_now;
+use bakeoff_service::document;
 
 #[derive(Debug, Args)]
 pub(super) struct LintOptions {

@@ -8,9 +8,9 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 
 use super::client::{Client, Target};
-use crate::api::logs::{LogLineView, LogPartView};
-use crate::api::trials::TrialView;
-use crate::clock::real_sleep;
+use bakeoff_api::logs::{LogLineView, LogPartView};
+use bakeoff_api::trials::TrialView;
+use bakeoff_process::clock::real_sleep;
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const PART: u32 = 5_000;

@@ -26,8 +26,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::clock::real_now;
-use crate::ids;
+use bakeoff_process::clock::real_now;
+use bakeoff_process::ids;
 
 /// Runs one training workload on several SageMaker instance types side by side and says which one
 /// to buy.
@@ -92,7 +92,7 @@ impl Cli {
         match self.command {
             Command::Serve(options) => serve::run(*options).await?,
             Command::Migrate(options) => migrate(&options).await?,
-            Command::Openapi => println!("{}", crate::http::openapi().to_pretty_json()?),
+            Command::Openapi => println!("{}", bakeoff_http::openapi().to_pretty_json()?),
             Command::Doctor(options) => return doctor::run(options).await,
             Command::Keys(options) => keys::run(options).await?,
             Command::Lint(options) => return lint::run(&options),

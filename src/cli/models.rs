@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::registry::{Approval, RegistryState};
+use bakeoff_domain::model_package::{Approval, RegistryState};
 use clap::{Args, Subcommand};
 
 use super::client::{Client, Target};
 use super::sheet;
-use crate::api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
-use crate::api::trials::TrialView;
-use crate::clock::{Stopwatch, real_sleep};
+use bakeoff_api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
+use bakeoff_api::trials::TrialView;
+use bakeoff_process::clock::{Stopwatch, real_sleep};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a command waits for SageMaker.

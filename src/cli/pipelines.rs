@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use super::client::{Client, Target};
 use super::sheet;
-use crate::api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
-use crate::api::purchases::{ApprovePurchase, RefusePurchase};
-use crate::clock::real_sleep;
-use crate::ids;
+use bakeoff_api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
+use bakeoff_api::purchases::{ApprovePurchase, RefusePurchase};
+use bakeoff_process::clock::real_sleep;
+use bakeoff_process::ids;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 

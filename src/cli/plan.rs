@@ -16,8 +16,8 @@ use chrono::TimeDelta;
 use clap::Args;
 
 use super::{lint as linter, report};
-use crate::clock::real_now;
-use crate::document;
+use bakeoff_process::clock::real_now;
+use bakeoff_service::document;
 
 /// Placeholder for the installation's part of job names.
 const INSTALLATION: &str = "offline";

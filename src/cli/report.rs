@@ -13,14 +13,14 @@ use comfy_table::{Cell, Color};
 
 use serde::Serialize;
 
-use crate::api::calibration::Calibration;
-use crate::api::comparison::{Comparison, ComparisonRow};
-use crate::api::decisions::RankedView;
-use crate::api::decisions::RecommendationView;
-use crate::api::experiments::CreatedExperiment;
-use crate::api::findings::FindingView;
-use crate::api::full_runs::FullRunPreview;
 use crate::cli::sheet::{self, right, table};
+use bakeoff_api::calibration::Calibration;
+use bakeoff_api::comparison::{Comparison, ComparisonRow};
+use bakeoff_api::decisions::RankedView;
+use bakeoff_api::decisions::RecommendationView;
+use bakeoff_api::experiments::CreatedExperiment;
+use bakeoff_api::findings::FindingView;
+use bakeoff_api::full_runs::FullRunPreview;
 
 fn purchase(option: PurchaseOption) -> &'static str {
     match option {
@@ -31,7 +31,7 @@ fn purchase(option: PurchaseOption) -> &'static str {
 
 /// The final tables of an experiment.
 #[derive(Debug, Serialize)]
-pub(super) struct Ended {
+pub(super) struct FinalTables {
     pub(super) comparison: Comparison,
     pub(super) recommendation: RecommendationView,
 }
@@ -405,7 +405,7 @@ pub(super) fn calibration(found: &Calibration) {
     println!("a bias above zero: the predictions are too high");
 }
 
-pub(super) fn ended(ended: &Ended) {
+pub(super) fn ended(ended: &FinalTables) {
     let comparison = &ended.comparison;
     println!("\n{} — measured", comparison.name);
     let mut rows = table(&[
@@ -498,7 +498,7 @@ fn price_source(row: &ComparisonRow) -> String {
     format!("{source}{day}{status}")
 }
 
-fn recommendation(ended: &Ended) {
+fn recommendation(ended: &FinalTables) {
     let view = &ended.recommendation.recommendation;
     if !view.ranked.is_empty() {
         println!("{} — full run, projected", ended.comparison.name);

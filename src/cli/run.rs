@@ -13,11 +13,11 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::client::{Client, Target};
 use super::pipelines;
-use super::report::{self, Ended};
-use crate::api::comparison::{Comparison, ComparisonRow};
-use crate::api::experiments::CreatedExperiment;
-use crate::clock::real_sleep;
-use crate::ids;
+use super::report::{self, FinalTables};
+use bakeoff_api::comparison::{Comparison, ComparisonRow};
+use bakeoff_api::experiments::CreatedExperiment;
+use bakeoff_process::clock::real_sleep;
+use bakeoff_process::ids;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BAR_LENGTH: u64 = 1000;
@@ -78,7 +78,7 @@ pub(super) async fn to_the_end(
     follow(client, experiments, !as_json, |table| table.state.is_over()).await?;
     let mut ended = Vec::new();
     for id in experiments {
-        ended.push(Ended {
+        ended.push(FinalTables {
             comparison: client
                 .get(&format!("/v1/experiments/{id}/comparison"))
                 .await?,

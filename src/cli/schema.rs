@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 
-use crate::clock::real_sleep;
-use crate::pulse::Pulse;
-use crate::store::{Store, StoreError};
+use bakeoff_process::clock::real_sleep;
+use bakeoff_service::replica::pulse::Pulse;
+use bakeoff_store::{Store, StoreError};
 
 /// Timeout for reading the schema version from the database.
 const PATIENCE: Duration = Duration::from_secs(10);

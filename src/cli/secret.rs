@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::auth::secrets;
+use bakeoff_service::auth::secrets;
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct SecretOptions {

@@ -1,7 +1,9 @@
 //! The test app: a region of its own (the program `bakeoff-sim`), a fresh database, the service on
 //! a port of its own, and a clock that stands still until it is stepped.
 
+pub(crate) mod fault_proxy;
 mod ports;
+pub(crate) mod reads;
 mod specs;
 
 pub(crate) use ports::ports_of;
@@ -13,27 +15,28 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff::app::{App, Place, Settings};
-use bakeoff::auth::keys::{Role, format_key, hash};
-use bakeoff::auth::secrets;
-use bakeoff::aws::sns::Sns;
-use bakeoff::aws::{Aws, Ports};
-use bakeoff::clock::Clock;
-use bakeoff::copies::Copies;
-use bakeoff::event_board::EventBoard;
-use bakeoff::fence::Fence;
-use bakeoff::leader::Leader;
-use bakeoff::outgoing::{Outgoing, System};
-use bakeoff::pulse::Pulse;
-use bakeoff::store::Store;
-use bakeoff::store::experiments::trials::Claimed;
-use bakeoff::store::keys::NewKey;
-use bakeoff::store::leases::Holder;
-use bakeoff::{http, ids, tasks};
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::lifecycle::policy::Policy;
 use bakeoff_domain::lifecycle::queue::{self, Waiting};
 use bakeoff_domain::money::price;
+use bakeoff_process::clock::Clock;
+use bakeoff_process::ids;
+use bakeoff_service::app::{App, Place, Settings};
+use bakeoff_service::auth::keys::{Role, format_key, hash};
+use bakeoff_service::auth::secrets;
+use bakeoff_service::aws::sns::Sns;
+use bakeoff_service::aws::{Aws, Ports};
+use bakeoff_service::live::copies::Copies;
+use bakeoff_service::outgoing::{Outgoing, System};
+use bakeoff_service::replica::event_board::EventBoard;
+use bakeoff_service::replica::fence::Fence;
+use bakeoff_service::replica::leader::Leader;
+use bakeoff_service::replica::pulse::Pulse;
+use bakeoff_service::tasks;
+use bakeoff_store::Store;
+use bakeoff_store::experiments::trials::Claimed;
+use bakeoff_store::keys::NewKey;
+use bakeoff_store::leases::Holder;
 use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
@@ -165,7 +168,7 @@ pub(crate) async fn listening(app: &App) -> String {
         .await
         .expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("its address"));
-    tokio::spawn(axum::serve(listener, http::router(app.clone())).into_future());
+    tokio::spawn(axum::serve(listener, bakeoff_http::router(app.clone())).into_future());
     url
 }
 
@@ -256,7 +259,7 @@ impl TestApp {
             .ensure_project(project, "first", None, app.clock.now())
             .await
             .expect("a project");
-        let client = bakeoff::tls::http_client().build().unwrap();
+        let client = bakeoff_process::tls::http_client().build().unwrap();
         let mut test = Self {
             app,
             region,

@@ -66,6 +66,7 @@ cargo xtask COMMAND
   fit [--data DIR]    fit the coefficients that the product ships, crates/planner/data/coefficients.json
   mutants [NAME…]     put classic mistakes into a copy of the sources: each must be caught by the test named for it; --storm: by the storm
        --check        only look whether they still apply
+  check               formatting, clippy and unit tests: under a minute once everything is built
   test                every test, linter and drift check (CI adds clippy)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         Some("shapes") => shapes::run(&flags),
         Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
+        Some("check") => test::check(),
         Some("test") => test::run(),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),

@@ -54,11 +54,11 @@ const fn domain(name: &'static str, test: &'static str) -> Mutant {
 const MUTANTS: [Mutant; 34] = [
     it(
         "a-pipelines-claim-is-not-checked",
-        "pipelines::two_conductors_start_each_step_once",
+        "pipelines::steps::two_conductors_start_each_step_once",
     ),
     it(
         "a-step-under-way-holds-no-money",
-        "pipelines::the_budget_is_one_over_all_steps",
+        "pipelines::steps::the_budget_is_one_over_all_steps",
     ),
     domain(
         "others-stop-for-a-prediction",
@@ -70,11 +70,11 @@ const MUTANTS: [Mutant; 34] = [
     ),
     it(
         "new-name-on-retry",
-        "scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated",
+        "jobs::scheduler::a_create_whose_reply_is_lost_is_adopted_and_not_repeated",
     ),
     it(
         "renewal-by-name-only",
-        "fleet::a_lease_is_renewed_only_by_its_owner_in_its_term",
+        "jobs::fleet::a_lease_is_renewed_only_by_its_owner_in_its_term",
     ),
     domain(
         "unknown-read-as-failed",
@@ -82,63 +82,63 @@ const MUTANTS: [Mutant; 34] = [
     ),
     it(
         "rescue-by-elapsed-time",
-        "scheduler::a_writer_that_lost_its_lease_changes_nothing",
+        "jobs::scheduler::a_writer_that_lost_its_lease_changes_nothing",
     ),
     it(
         "stop-at-an-empty-page",
-        "fleet_events::an_empty_page_is_not_the_end_of_a_listing",
+        "jobs::fleet_events::an_empty_page_is_not_the_end_of_a_listing",
     ),
     it(
         "idempotency-fails-open",
-        "api::concurrent_requests_with_one_key_are_one_experiment",
+        "service::api::concurrent_requests_with_one_key_are_one_experiment",
     ),
     it(
         "adopt-without-the-marker",
-        "scheduler::a_job_made_by_hand_with_our_name_is_left_alone",
+        "jobs::scheduler::a_job_made_by_hand_with_our_name_is_left_alone",
     ),
     it(
         "reserve-without-volumes",
-        "caught::a_reservation_holds_what_the_volume_may_cost",
+        "house::mutant_killers::a_reservation_holds_what_the_volume_may_cost",
     ),
     it(
         "release-a-reservation-twice",
-        "caught::a_last_read_that_comes_twice_releases_once",
+        "house::mutant_killers::a_last_read_that_comes_twice_releases_once",
     ),
     it(
         "stop-orphans-without-the-marker",
-        "caught::a_strangers_job_of_our_name_is_neither_stopped_nor_billed",
+        "house::mutant_killers::a_strangers_job_of_our_name_is_neither_stopped_nor_billed",
     ),
     it(
         "settle-with-training-seconds",
-        "ledger::the_ledger_agrees_with_the_regions_bill_to_the_cent",
+        "money::ledger::the_ledger_agrees_with_the_regions_bill_to_the_cent",
     ),
     it(
         "give-back-a-lease-without-the-token",
-        "caught::a_lease_is_given_back_only_by_its_holder",
+        "house::mutant_killers::a_lease_is_given_back_only_by_its_holder",
     ),
     it(
         "a-quarantined-trial-keeps-a-pool",
-        "caught::a_pool_is_not_kept_for_a_trial_in_quarantine",
+        "house::mutant_killers::a_pool_is_not_kept_for_a_trial_in_quarantine",
     ),
     it(
         "pool-kept-for-the-cancelled-and-the-paused",
-        "caught::a_pool_is_not_kept_for_a_paused_experiment",
+        "house::mutant_killers::a_pool_is_not_kept_for_a_paused_experiment",
     ),
     it(
         "access-denied-is-never-created",
-        "scheduler::a_definite_no_after_a_lost_reply_does_not_abandon_the_job",
+        "jobs::scheduler::a_definite_no_after_a_lost_reply_does_not_abandon_the_job",
     ),
     it(
         "throttled-page-ends-a-listing-as-complete",
-        "caught::a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach",
+        "house::mutant_killers::a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach",
     ),
     it(
         "quarantine-half-as-long",
-        "caught::a_quarantine_outlasts_the_lease_and_two_calls",
+        "house::mutant_killers::a_quarantine_outlasts_the_lease_and_two_calls",
     ),
     it(
         "an-old-event-overrides-a-newer-status",
-        "caught::an_event_older_than_what_is_known_changes_nothing",
+        "house::mutant_killers::an_event_older_than_what_is_known_changes_nothing",
     ),
     domain(
         "one-denial-and-the-job-has-vanished",
@@ -150,43 +150,43 @@ const MUTANTS: [Mutant; 34] = [
     ),
     domain(
         "an-endpoint-outlives-its-reservation",
-        "serving::decide::tests::what_is_reserved_is_enough_even_if_nobody_could_look",
+        "endpoint::decide::tests::what_is_reserved_is_enough_even_if_nobody_could_look",
     ),
     it(
         "a-deletion-gives-way-to-a-claim",
-        "holds_locks::an_endpoint_is_deleted_though_the_deployer_claims_it_meanwhile",
+        "faults::locks::an_endpoint_is_deleted_though_the_deployer_claims_it_meanwhile",
     ),
     it(
         "a-cancel-during-a-claim-is-forgotten",
-        "caught::a_cancel_while_the_create_is_under_way_takes_effect_at_once",
+        "house::mutant_killers::a_cancel_while_the_create_is_under_way_takes_effect_at_once",
     ),
     it(
         "budget-cap-ignored",
-        "ledger::concurrent_reservations_never_pass_the_cap",
+        "money::ledger::concurrent_reservations_never_pass_the_cap",
     ),
     it(
         "cancel-sends-no-stop",
-        "scheduler::a_cancel_stops_what_runs_and_settles_it",
+        "jobs::scheduler::a_cancel_stops_what_runs_and_settles_it",
     ),
     it(
         "sessions-without-timeouts",
-        "holds::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting",
+        "faults::stalls::a_replica_frozen_in_an_admission_does_not_keep_others_from_admitting",
     ),
     it(
         "a-sweep-that-was-cut-off-counts",
-        "holds_listings::a_sweep_that_was_cut_off_is_made_again_at_once",
+        "faults::listings::a_sweep_that_was_cut_off_is_made_again_at_once",
     ),
     it(
         "sdk-retries-on",
-        "holds_fleet::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back",
+        "faults::replicas::a_create_that_was_answered_with_an_error_is_not_sent_again_behind_our_back",
     ),
     it(
         "limiter-waits-for-the-old-time",
-        "holds_listings::after_the_clock_was_set_back_a_call_is_free_within_seconds",
+        "faults::listings::after_the_clock_was_set_back_a_call_is_free_within_seconds",
     ),
     it(
         "events-without-the-feed-lock",
-        "events::an_event_waits_for_those_before_it_in_the_feed",
+        "service::events::an_event_waits_for_those_before_it_in_the_feed",
     ),
 ];
 

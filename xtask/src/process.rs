@@ -51,9 +51,10 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     let pipe = child.stderr.take().ok_or("cargo has no stderr")?;
     let lines = lines_of(pipe);
     let (mut crates, mut said) = (0, Instant::now());
+    eprintln!("  building …");
     loop {
         match lines.recv_timeout(SAY_EVERY.saturating_sub(said.elapsed())) {
-            Ok(line) if line.trim_start().starts_with("Compiling ") => crates += 1,
+            Ok(line) if is_step(&line) => crates += 1,
             Ok(line) if line.trim_start().starts_with("Finished ") => {}
             Ok(line) => eprintln!("{line}"),
             Err(RecvTimeoutError::Timeout) => {}
@@ -73,6 +74,14 @@ pub(crate) fn compile(command: &mut Command) -> Result<(), String> {
     } else {
         Err(format!("{command:?} ended with {status}"))
     }
+}
+
+/// Whether cargo says that it has begun another crate.
+fn is_step(line: &str) -> bool {
+    let line = line.trim_start();
+    ["Compiling ", "Checking "]
+        .iter()
+        .any(|verb| line.starts_with(verb))
 }
 
 /// Reads on a thread of its own, so that one can wait for a line for a limited time.

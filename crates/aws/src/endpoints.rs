@@ -13,13 +13,13 @@ use aws_sdk_sagemaker::types::{
 };
 use aws_smithy_types::Blob;
 use bakeoff_domain::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
-use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::hosting::{
+use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, VARIANT,
 };
+use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus, JobSummary, ObservedJob};
-use bakeoff_domain::spec::pipeline::serving::SmokeTest;
+use bakeoff_domain::spec::pipeline::endpoint::SmokeTest;
 use std::collections::BTreeMap;
 
 use crate::convert::{int, moment, readable, sdk_moment, tags};

@@ -10,8 +10,8 @@ use aws_sdk_sagemaker::types::{
     TransformJobSummary, TransformOutput, TransformResources, TransformS3DataSource,
 };
 use bakeoff_domain::ports::{JobPage, PageRequest, TransformJobs};
+use bakeoff_domain::sagemaker::endpoint::TransformJobRequest;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::hosting::TransformJobRequest;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::request::{self, MARKER};

@@ -24,7 +24,7 @@ named! {
 
 /// What comes after a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextTry {
     Delivered,
     Again { at: DateTime<Utc> },
     Failed,
@@ -32,7 +32,7 @@ pub enum Next {
 
 /// What came of a try: the status of the answer, if there was one, and its Retry-After.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tried {
+pub struct TryOutcome {
     pub status: Option<u16>,
     pub retry_after_seconds: Option<u64>,
 }
@@ -47,24 +47,24 @@ pub fn luck(id: &[u8]) -> f64 {
 }
 
 /// What comes after the try of that number, from 1. `luck`, 0 to 1, spreads the retries of many deliveries.
-pub fn next(tried: Tried, number: u32, luck: f64, now: DateTime<Utc>) -> Next {
+pub fn next(tried: TryOutcome, number: u32, luck: f64, now: DateTime<Utc>) -> NextTry {
     match tried.status {
-        Some(200..=299) => return Next::Delivered,
-        Some(GONE) => return Next::Failed,
+        Some(200..=299) => return NextTry::Delivered,
+        Some(GONE) => return NextTry::Failed,
         _ => {}
     }
     let index = usize::try_from(number)
         .unwrap_or(usize::MAX)
         .saturating_sub(1);
     let Some(wait) = WAITS.get(index) else {
-        return Next::Failed;
+        return NextTry::Failed;
     };
     let asked = tried.retry_after_seconds.unwrap_or(0).min(RETRY_AFTER_MAX);
     let asked = TimeDelta::seconds(i64::try_from(asked).unwrap_or(0));
     let spread = TimeDelta::milliseconds(wait * 1000 / 10).as_seconds_f64() * luck.clamp(0.0, 1.0);
     let spread = TimeDelta::try_milliseconds(crate::number::whole(spread * 1000.0).unwrap_or(0));
     let wait = TimeDelta::seconds(*wait) + spread.unwrap_or_default();
-    Next::Again {
+    NextTry::Again {
         at: now + wait.max(asked),
     }
 }
@@ -72,8 +72,8 @@ pub fn next(tried: Tried, number: u32, luck: f64, now: DateTime<Utc>) -> Next {
 /// Why an endpoint is called no more; `None` if it goes on. One failure after a quiet time is no reason: a delivery must
 /// have been tried to its end.
 pub fn given_up(
-    tried: Tried,
-    next: Next,
+    tried: TryOutcome,
+    next: NextTry,
     failing_since: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> Option<String> {
@@ -81,7 +81,7 @@ pub fn given_up(
         return Some("it answered 410 Gone: its owner wants no more".to_owned());
     }
     let since = failing_since.filter(|since| now - *since >= GIVEN_UP_AFTER)?;
-    (next == Next::Failed).then(|| {
+    (next == NextTry::Failed).then(|| {
         format!(
             "nothing has arrived since {}",
             since.format("%Y-%m-%d %H:%M UTC")
@@ -97,8 +97,8 @@ mod tests {
         DateTime::from_timestamp(1_800_000_000, 0).unwrap()
     }
 
-    fn tried(status: u16) -> Tried {
-        Tried {
+    fn tried(status: u16) -> TryOutcome {
+        TryOutcome {
             status: Some(status),
             retry_after_seconds: None,
         }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_delivery_is_tried_for_a_day_and_then_given_up() {
         let (mut at, mut number) = (now(), 1);
-        while let Next::Again { at: next_at } = next(tried(500), number, 0.0, at) {
+        while let NextTry::Again { at: next_at } = next(tried(500), number, 0.0, at) {
             assert!(next_at > at);
             (at, number) = (next_at, number + 1);
         }
@@ -122,32 +122,32 @@ mod tests {
     #[test]
     fn only_a_2xx_has_arrived() {
         for status in [200, 202, 204, 299] {
-            assert_eq!(next(tried(status), 1, 0.5, now()), Next::Delivered);
+            assert_eq!(next(tried(status), 1, 0.5, now()), NextTry::Delivered);
         }
         for status in [100, 301, 307, 400, 401, 404, 429, 500, 503] {
             assert!(
-                matches!(next(tried(status), 1, 0.5, now()), Next::Again { .. }),
+                matches!(next(tried(status), 1, 0.5, now()), NextTry::Again { .. }),
                 "{status}"
             );
         }
-        assert_eq!(next(tried(410), 1, 0.5, now()), Next::Failed);
-        let asked = Tried {
+        assert_eq!(next(tried(410), 1, 0.5, now()), NextTry::Failed);
+        let asked = TryOutcome {
             status: Some(429),
             retry_after_seconds: Some(3600),
         };
         assert_eq!(
             next(asked, 1, 0.0, now()),
-            Next::Again {
+            NextTry::Again {
                 at: now() + TimeDelta::hours(1)
             }
         );
-        let for_ever = Tried {
+        let for_ever = TryOutcome {
             status: Some(429),
             retry_after_seconds: Some(u64::MAX),
         };
         assert_eq!(
             next(for_ever, 1, 0.0, now()),
-            Next::Again {
+            NextTry::Again {
                 at: now() + TimeDelta::hours(4)
             }
         );
@@ -159,10 +159,10 @@ mod tests {
             let since = days.map(|days| now() - TimeDelta::days(days));
             given_up(tried(status), next, since, now())
         };
-        assert_eq!(after(500, Next::Failed, None), None);
-        assert_eq!(after(500, Next::Failed, Some(2)), None);
-        assert_eq!(after(500, Next::Again { at: now() }, Some(3)), None);
-        assert!(after(500, Next::Failed, Some(3)).is_some());
-        assert!(after(410, Next::Failed, None).is_some());
+        assert_eq!(after(500, NextTry::Failed, None), None);
+        assert_eq!(after(500, NextTry::Failed, Some(2)), None);
+        assert_eq!(after(500, NextTry::Again { at: now() }, Some(3)), None);
+        assert!(after(500, NextTry::Failed, Some(3)).is_some());
+        assert!(after(410, NextTry::Failed, None).is_some());
     }
 }

@@ -23,12 +23,12 @@ use crate::ci::wording::CiNews;
 use crate::diagnosis::fruitless::{
     DoubtfulUnit, IdleAccelerators, LossNotFinite, UnmatchedPatterns,
 };
+use crate::endpoint::{EndpointNews, EndpointState, scheduled_end};
 use crate::ids::PriceId;
 use crate::lifecycle::state::{ExperimentState, TrialState};
 use crate::money::Usd;
 use crate::sagemaker::phase::JobPhase;
 use crate::sagemaker::requested::Difference;
-use crate::serving::{EndpointNews, EndpointState, scheduled_end};
 
 named! {
     /// How much attention an event needs

@@ -16,7 +16,7 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
-use bakeoff_domain::sagemaker::hosting::{EndpointRequest, TransformJobRequest};
+use bakeoff_domain::sagemaker::endpoint::{EndpointRequest, TransformJobRequest};
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;

@@ -92,7 +92,7 @@ impl Binaries {
                 .cache_dir()
                 .map(|dir| dir.join(format!("postgres-{VERSION}-checked")))
         };
-        let ways: [(&'static str, Way<'_>); 4] = [
+        let ways: [(&'static str, Source<'_>); 4] = [
             ("given", Box::new(given)),
             (
                 "pip",
@@ -112,7 +112,7 @@ impl Binaries {
     }
 }
 
-type Way<'a> = Box<dyn Fn() -> Result<PathBuf, String> + 'a>;
+type Source<'a> = Box<dyn Fn() -> Result<PathBuf, String> + 'a>;
 
 fn given() -> Result<PathBuf, String> {
     let dir = std::env::var_os("POSTGRES_BIN_DIR").ok_or("POSTGRES_BIN_DIR is not set")?;

@@ -62,7 +62,7 @@ impl Fate {
 
 /// What the world draws for a new job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drawn {
+pub(crate) struct SampledDurations {
     pub(crate) seed: u64,
     pub(crate) fate: Fate,
     /// The same launch time for each; drawn when `None`.
@@ -103,7 +103,7 @@ impl ProcessingJob {
         request: Value,
         arn: String,
         account: String,
-        drawn: Drawn,
+        drawn: SampledDurations,
         now: DateTime<Utc>,
     ) -> Option<Self> {
         let cluster = &request["ProcessingResources"]["ClusterConfig"];

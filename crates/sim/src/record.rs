@@ -30,7 +30,7 @@ impl World {
                     .iter()
                     .map(|job| job.record(&self.rates, now)),
             )
-            .chain(self.hosting.record(&self.rates, now))
+            .chain(self.endpoints.record(&self.rates, now))
             .collect();
         let each = |figure: fn(&Calls) -> u64| -> BTreeMap<&String, u64> {
             self.calls
@@ -49,8 +49,8 @@ impl World {
             "throttled": each(|calls| calls.throttled),
             "list_per_second_max": most,
             "faults": self.done,
-            "model_packages": self.registry.record(),
-            "models_and_configs": self.hosting.parts(),
+            "model_packages": self.model_packages.record(),
+            "models_and_configs": self.endpoints.parts(),
             "schedules": self.schedules.record(),
             "subscriptions": self.subscriptions,
         })

@@ -7,8 +7,8 @@ mod runs;
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
+use crate::model_packages::Call;
 use crate::refusal::{Refusal, invalid};
-use crate::registry::Call;
 
 /// The first wait after a call that failed; it doubles up to [`WAIT_MAX`].
 const WAIT: TimeDelta = TimeDelta::minutes(1);

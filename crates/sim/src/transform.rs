@@ -18,7 +18,7 @@ const STOP_SECONDS: i64 = 30;
 
 /// What the world draws for a new job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drawn {
+pub(crate) struct SampledDurations {
     pub(crate) seed: u64,
     /// Why it fails in the middle.
     pub(crate) failure: Option<&'static str>,
@@ -55,7 +55,7 @@ impl TransformJob {
         request: Value,
         arn: String,
         account: String,
-        drawn: Drawn,
+        drawn: SampledDurations,
         now: DateTime<Utc>,
     ) -> Option<Self> {
         let resources = &request["TransformResources"];

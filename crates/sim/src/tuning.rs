@@ -26,7 +26,7 @@ const SPOT_SAVES: i64 = 60;
 
 /// What the world draws for a new job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Drawn {
+pub(crate) struct SampledDurations {
     pub(crate) seed: u64,
     /// Share of its trials that fail.
     pub(crate) failing: f64,
@@ -178,7 +178,7 @@ impl TuningJob {
         request: Value,
         arn: String,
         account: String,
-        drawn: Drawn,
+        drawn: SampledDurations,
         now: DateTime<Utc>,
     ) -> Option<Self> {
         let name = request["HyperParameterTuningJobName"].as_str()?.to_owned();
@@ -492,7 +492,7 @@ impl Fate {
 }
 
 /// The lives of all trials: as many at a time as the request allows, one after another in each place.
-fn lives(request: &Value, name: &str, drawn: Drawn, now: DateTime<Utc>) -> Vec<Trial> {
+fn lives(request: &Value, name: &str, drawn: SampledDurations, now: DateTime<Utc>) -> Vec<Trial> {
     let (config, definition) = (config(request), definition(request));
     let ranges = &config["ParameterRanges"];
     let combinations = match config["Strategy"].as_str() {

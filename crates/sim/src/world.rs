@@ -13,17 +13,17 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use crate::billing::RateCard;
+use crate::endpoints::Endpoints;
 use crate::failures::{self, ScriptFailure};
 use crate::faults::{CallFault, Faults};
-use crate::hosting::Hosting;
 use crate::images::Images;
 use crate::job::{EarlyBill, Job, Written};
 use crate::lively::{Allocation, Lively};
+use crate::model_packages::ModelPackages;
 use crate::physics::{self, Script, Training};
 use crate::pools::PoolEnd;
-use crate::processing::{Drawn, Fate, ProcessingJob};
+use crate::processing::{Fate, ProcessingJob, SampledDurations};
 use crate::quotas::{self, Calls, InstanceQuotas};
-use crate::registry::Registry;
 use crate::request::{self, strings, tags};
 use crate::saves::Saves;
 use crate::schedules::Schedules;
@@ -79,8 +79,8 @@ pub(crate) struct World {
     pub(crate) subscriptions: u64,
     pub(crate) jobs: Vec<Job>,
     pub(crate) processing: Vec<ProcessingJob>,
-    pub(crate) registry: Registry,
-    pub(crate) hosting: Hosting,
+    pub(crate) model_packages: ModelPackages,
+    pub(crate) endpoints: Endpoints,
     pub(crate) schedules: Schedules,
     pub(crate) transforms: Vec<TransformJob>,
     pub(crate) tunings: Vec<TuningJob>,
@@ -121,8 +121,8 @@ impl World {
             dice: StdRng::seed_from_u64(seed),
             jobs: Vec::new(),
             processing: Vec::new(),
-            registry: Registry::default(),
-            hosting: Hosting::default(),
+            model_packages: ModelPackages::default(),
+            endpoints: Endpoints::default(),
             schedules: Schedules::default(),
             transforms: Vec::new(),
             tunings: Vec::new(),
@@ -299,7 +299,7 @@ impl World {
             Some(Failure::Script(_)) => Fate::Raises,
         };
         let is_lagging = self.happens(self.faults.lag, "lag");
-        let drawn = Drawn {
+        let drawn = SampledDurations {
             seed,
             fate,
             launch_seconds: self.launch_seconds,

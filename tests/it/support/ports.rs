@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bakeoff::aws::Ports;
+use bakeoff_service::aws::Ports;
 
 use super::REGION;
 

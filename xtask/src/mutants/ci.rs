@@ -5,39 +5,39 @@ use super::{Mutant, it};
 pub(super) const MUTANTS: [Mutant; 10] = [
     it(
         "the-baseline-is-of-any-branch",
-        "ci_one_bill::another_branch_is_no_baseline",
+        "ci::one_bill::another_branch_is_no_baseline",
     ),
     it(
         "a-run-is-found-by-who-tells-of-it",
-        "ci_one_bill::whoever_tells_of_a_commit_joins_its_run",
+        "ci::one_bill::whoever_tells_of_a_commit_joins_its_run",
     ),
     it(
         "an-older-push-ends-a-newer-run",
-        "ci_one_bill::an_older_push_that_comes_late_ends_nothing",
+        "ci::one_bill::an_older_push_that_comes_late_ends_nothing",
     ),
     it(
         "a-replay-counts-earlier-tries",
-        "ci_waits::a_replay_has_all_its_tries",
+        "ci::waits::a_replay_has_all_its_tries",
     ),
     it(
         "a-try-counts-when-it-is-claimed",
-        "ci_waits::a_courier_that_dies_before_it_sends_uses_up_no_try",
+        "ci::waits::a_courier_that_dies_before_it_sends_uses_up_no_try",
     ),
     it(
         "a-copy-sends-webhooks",
-        "ci_waits::a_copy_of_the_database_sends_nothing",
+        "ci::waits::a_copy_of_the_database_sends_nothing",
     ),
     it(
         "a-copy-sends-commit-statuses",
-        "ci_waits::a_copy_of_the_database_sends_nothing",
+        "ci::waits::a_copy_of_the_database_sends_nothing",
     ),
     it(
         "a-status-is-sent-after-standing-still",
-        "ci_waits::a_status_is_not_sent_by_a_process_that_stood_still",
+        "ci::waits::a_status_is_not_sent_by_a_process_that_stood_still",
     ),
     it(
         "a-held-status-is-claimed",
-        "commit_status::a_status_is_told_again_after_a_crash_and_in_order",
+        "ci::commit_status::a_status_is_told_again_after_a_crash_and_in_order",
     ),
-    it("a-script-ends-runs", "ci_one_bill::a_script_ends_no_run"),
+    it("a-script-ends-runs", "ci::one_bill::a_script_ends_no_run"),
 ];

@@ -5,15 +5,15 @@ use super::{Mutant, domain, it};
 pub(super) const MUTANTS: [Mutant; 17] = [
     it(
         "an-extension-is-not-lived",
-        "endpoints::a_longer_life_is_reserved_before_it_is_lived",
+        "endpoints::lives::a_longer_life_is_reserved_before_it_is_lived",
     ),
     it(
         "the-second-extension-is-swallowed",
-        "budgets::two_extensions_in_a_row_leave_the_ledger_as_what_is_reserved",
+        "money::budgets::two_extensions_in_a_row_leave_the_ledger_as_what_is_reserved",
     ),
     it(
         "a-new-end-is-not-announced",
-        "endpoint_lives::each_new_end_is_announced",
+        "endpoints::extensions::each_new_end_is_announced",
     ),
     domain(
         "a-provisional-answer-is-bought",
@@ -21,7 +21,7 @@ pub(super) const MUTANTS: [Mutant; 17] = [
     ),
     it(
         "silence-raises-a-stated-budget",
-        "budgets::a_stated_budget_of_an_endpoint_is_raised_by_no_silence",
+        "money::budgets::a_stated_budget_of_an_endpoint_is_raised_by_no_silence",
     ),
     domain(
         "the-first-is-stopped-at-its-figure",
@@ -29,15 +29,15 @@ pub(super) const MUTANTS: [Mutant; 17] = [
     ),
     it(
         "a-race-stops-a-retry",
-        "additions::a_race_does_not_stop_a_retry",
+        "experiments::additions::a_race_does_not_stop_a_retry",
     ),
     it(
         "a-preparation-of-another-project",
-        "processing_jobs::a_preparation_is_not_reused_by_another_project",
+        "pipelines::processing_jobs::a_preparation_is_not_reused_by_another_project",
     ),
     it(
         "a-model-is-looked-for-since-our-clock",
-        "registry::a_lost_answer_or_a_crash_leaves_one_version",
+        "pipelines::model_packages::a_lost_answer_or_a_crash_leaves_one_version",
     ),
     domain(
         "a-deleted-record-is-not-over",
@@ -45,7 +45,7 @@ pub(super) const MUTANTS: [Mutant; 17] = [
     ),
     it(
         "a-settled-job-is-an-orphan",
-        "orphans::a_settled_job_with_an_unknown_status_is_no_orphan",
+        "jobs::orphans::a_settled_job_with_an_unknown_status_is_no_orphan",
     ),
     domain(
         "a-checkpoint-after-an-interruption-saves-it",
@@ -53,15 +53,15 @@ pub(super) const MUTANTS: [Mutant; 17] = [
     ),
     it(
         "a-refused-deletion-is-an-end",
-        "scheduled_end_faults::a_deletion_that_aws_refused_is_no_end",
+        "endpoints::scheduled_end_faults::a_deletion_that_aws_refused_is_no_end",
     ),
     it(
         "a-late-create-ends-in-the-past",
-        "scheduled_end_faults::an_endpoint_that_is_created_late_has_an_end_all_the_same",
+        "endpoints::scheduled_end_faults::an_endpoint_that_is_created_late_has_an_end_all_the_same",
     ),
     domain(
         "a-carried-out-schedule-is-made-anew",
-        "serving::scheduled_end::tests::one_that_has_ended_is_given_no_later_end_unless_it_is_seen_alive",
+        "endpoint::scheduled_end::tests::one_that_has_ended_is_given_no_later_end_unless_it_is_seen_alive",
     ),
     domain(
         "what-nobody-sees-runs-on",

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 /// Named points between two transactions at which the service can be killed or frozen
-/// (`src/crash.rs`).
+/// (`crates/process/src/crash.rs`).
 const BETWEEN: [&str; 24] = [
     "before_schedule",
     "after_schedule",

@@ -7,7 +7,7 @@ use super::model::ModelShape;
 
 /// A shape that was read, and what a reader should know of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Read {
+pub struct ShapeRead {
     pub shape: ModelShape,
     pub notes: Vec<String>,
 }
@@ -149,7 +149,7 @@ fn number(config: &Map<String, Value>, names: &[&str]) -> Option<u32> {
 ///
 /// # Errors
 /// If the model is no decoder, or one that layers alone do not describe.
-pub fn shape(config: &Value) -> Result<Read, String> {
+pub fn shape(config: &Value) -> Result<ShapeRead, String> {
     let whole = config.as_object().ok_or("a config.json is an object")?;
     let inner = whole.get("text_config").and_then(Value::as_object);
     let mut notes = Vec::new();
@@ -195,7 +195,7 @@ pub fn shape(config: &Value) -> Result<Read, String> {
             |longest| format!("it takes sequences of up to {longest} tokens: add the \"sequence_length\" that you train with"),
         ));
     }
-    Ok(Read { shape, notes })
+    Ok(ShapeRead { shape, notes })
 }
 
 /// Whether layers describe the model.

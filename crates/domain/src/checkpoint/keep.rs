@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Known, Wholeness, Writer};
+use super::{Checkpoint, CheckpointFacts, Completeness, Writer};
 
 /// What must be kept beside the newest.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,12 @@ pub enum Fate {
 ///
 /// Each writer and each folder counts on its own: two trainers below one prefix know nothing of each
 /// other, and what lies beside one another below a step may be parts of one state.
-pub fn fates(all: &[Checkpoint], keep: usize, known: &Known, protected: &Protected) -> Vec<Fate> {
+pub fn fates(
+    all: &[Checkpoint],
+    keep: usize,
+    known: &CheckpointFacts,
+    protected: &Protected,
+) -> Vec<Fate> {
     let mut series: BTreeMap<(Writer, &str), BTreeSet<u64>> = BTreeMap::new();
     for one in all.iter().filter(|one| one.is_complete()) {
         series.entry(own_series(one)).or_default().extend(one.step);
@@ -63,7 +68,7 @@ pub fn fates(all: &[Checkpoint], keep: usize, known: &Known, protected: &Protect
             Fate::Kept(KeptFor::Unknown)
         } else if one.step.is_none() {
             Fate::Kept(KeptFor::Unnumbered)
-        } else if !is_past || one.wholeness == Wholeness::BeingWritten {
+        } else if !is_past || one.wholeness == Completeness::BeingWritten {
             Fate::Kept(KeptFor::Unfinished)
         } else {
             Fate::Deleted

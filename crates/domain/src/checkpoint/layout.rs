@@ -12,13 +12,13 @@ use crate::embedded::pattern;
 
 /// The checkpoint that an object belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Named {
+pub(super) struct LayoutMatch {
     pub(super) name: String,
     pub(super) writer: Writer,
     pub(super) step: Option<u64>,
 }
 
-impl Named {
+impl LayoutMatch {
     /// The part of a key that is the same in every checkpoint of its writer. Ranks are counted elsewhere,
     /// and may differ from one run to the next; of a distributed checkpoint, their files are all there is.
     pub(super) fn part(&self, key: &str) -> String {
@@ -74,12 +74,12 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
 
 /// Which checkpoint a key belongs to; `None` for trackers, links and SageMaker's own marks of finished
 /// uploads.
-pub(super) fn named(key: &str) -> Option<Named> {
+pub(super) fn named(key: &str) -> Option<LayoutMatch> {
     let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
     let is_mark = name.ends_with(".sagemaker-uploaded");
     // DeepSpeed's tracker within a checkpoint of Hugging Face or Lightning is a part of it.
     let is_within = key.contains("checkpoint-") || key.contains(".ckpt/");
-    if is_mark || super::Known::is_tracker(key) && !is_within {
+    if is_mark || super::CheckpointFacts::is_tracker(key) && !is_within {
         return None;
     }
     let all = &*PATTERNS;
@@ -94,14 +94,14 @@ pub(super) fn named(key: &str) -> Option<Named> {
     ];
     for (pattern, writer) in by_step {
         if let Some(found) = pattern.captures(key) {
-            return Some(Named {
+            return Some(LayoutMatch {
                 name: found.get(1)?.as_str().to_owned(),
                 writer,
                 step: found.get(2)?.as_str().parse().ok(),
             });
         }
     }
-    let of = |name: &str, writer: Writer| Named {
+    let of = |name: &str, writer: Writer| LayoutMatch {
         name: name.to_owned(),
         writer,
         step: all

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::layout::{Named, named};
+use crate::checkpoint::layout::{LayoutMatch, named};
 
 /// An object below the prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ named! {
 /// Whether a checkpoint is whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Wholeness {
+pub enum Completeness {
     Complete,
     /// It was written to so recently that more may come.
     BeingWritten,
@@ -77,7 +77,7 @@ pub struct Checkpoint {
     pub bytes: u64,
     /// When its newest object was written.
     pub written_at: DateTime<Utc>,
-    pub wholeness: Wholeness,
+    pub wholeness: Completeness,
     /// Relative to the prefix.
     pub keys: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Checkpoint {
     }
 
     pub fn is_complete(&self) -> bool {
-        self.wholeness == Wholeness::Complete
+        self.wholeness == Completeness::Complete
     }
 }
 
@@ -103,7 +103,7 @@ const SETTLES: TimeDelta = TimeDelta::minutes(5);
 
 /// What is known beside the objects.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct CheckpointFacts {
     /// Training processes, each of which may write files of its own.
     pub ranks: Option<u32>,
     /// Contents of small tracker files, by key: `latest`, `latest_checkpointed_iteration.txt`.
@@ -115,7 +115,7 @@ fn tensorflow_tracker(name: &str) -> String {
     format!("model_checkpoint_path: \"{name}\"\n")
 }
 
-impl Known {
+impl CheckpointFacts {
     /// Keys of tracker files, whose contents are worth reading.
     pub fn is_tracker(key: &str) -> bool {
         let name = key.rsplit_once('/').map_or(key, |(_, name)| name);
@@ -143,7 +143,11 @@ impl Known {
 }
 
 /// The checkpoints among some objects, the oldest step first.
-pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<Checkpoint> {
+pub fn find(
+    objects: &[StoredObject],
+    known: &CheckpointFacts,
+    now: DateTime<Utc>,
+) -> Vec<Checkpoint> {
     let mut found: Vec<Checkpoint> = Vec::new();
     let mut last_whole: BTreeMap<Writer, BTreeSet<String>> = BTreeMap::new();
     for (unit, objects) in by_step(objects) {
@@ -159,11 +163,11 @@ pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<
         let wholeness = match missing {
             None => {
                 last_whole.insert(unit.writer, layout::common(unit.writer, &parts));
-                Wholeness::Complete
+                Completeness::Complete
             }
-            Some(_) if now - written_at < SETTLES => Wholeness::BeingWritten,
-            Some(_) if unit.writer == Writer::Unknown => Wholeness::Unknown,
-            Some(missing) => Wholeness::Incomplete { missing },
+            Some(_) if now - written_at < SETTLES => Completeness::BeingWritten,
+            Some(_) if unit.writer == Writer::Unknown => Completeness::Unknown,
+            Some(missing) => Completeness::Incomplete { missing },
         };
         found.push(Checkpoint {
             name: unit.name,
@@ -179,14 +183,14 @@ pub fn find(objects: &[StoredObject], known: &Known, now: DateTime<Utc>) -> Vec<
 }
 
 /// The objects of each checkpoint, by step: the one before is known when one is judged.
-fn by_step(objects: &[StoredObject]) -> Vec<(Named, Vec<&StoredObject>)> {
-    let mut units: BTreeMap<Named, Vec<&StoredObject>> = BTreeMap::new();
+fn by_step(objects: &[StoredObject]) -> Vec<(LayoutMatch, Vec<&StoredObject>)> {
+    let mut units: BTreeMap<LayoutMatch, Vec<&StoredObject>> = BTreeMap::new();
     for object in objects {
         if let Some(unit) = named(&object.key) {
             units.entry(unit).or_default().push(object);
         }
     }
-    let mut units: Vec<(Named, Vec<&StoredObject>)> = units.into_iter().collect();
+    let mut units: Vec<(LayoutMatch, Vec<&StoredObject>)> = units.into_iter().collect();
     for (unit, objects) in &mut units {
         let keys = objects.iter().map(|one| one.key.as_str());
         unit.writer = layout::recognised(unit.writer, keys);
@@ -200,7 +204,7 @@ fn by_step(objects: &[StoredObject]) -> Vec<(Named, Vec<&StoredObject>)> {
 }
 
 /// What lies in a folder of accelerate's is a part of it, also where it looks like a checkpoint of its own.
-fn gather_nested(units: &mut Vec<(Named, Vec<&StoredObject>)>) {
+fn gather_nested(units: &mut Vec<(LayoutMatch, Vec<&StoredObject>)>) {
     let of_accelerate = units
         .iter()
         .filter(|(unit, _)| unit.writer == Writer::Accelerate);
@@ -208,7 +212,7 @@ fn gather_nested(units: &mut Vec<(Named, Vec<&StoredObject>)>) {
         .map(|(unit, _)| format!("{}/", unit.name))
         .collect();
     for folder in folders {
-        let is_nested = |(unit, _): &mut (Named, Vec<_>)| unit.name.starts_with(&folder);
+        let is_nested = |(unit, _): &mut (LayoutMatch, Vec<_>)| unit.name.starts_with(&folder);
         let nested: Vec<&StoredObject> = units
             .extract_if(.., is_nested)
             .flat_map(|(_, objects)| objects)

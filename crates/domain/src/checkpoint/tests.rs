@@ -102,8 +102,8 @@ const WRITERS: [Writer; 8] = [
     Writer::Accelerate,
 ];
 
-fn known() -> Known {
-    Known {
+fn known() -> CheckpointFacts {
+    CheckpointFacts {
         ranks: Some(8),
         trackers: BTreeMap::new(),
     }
@@ -146,12 +146,12 @@ fn each_layout_is_known_cut_at_every_object() {
             let found = find(&all, &known(), now());
             let last = found.last().unwrap();
             assert!(
-                matches!(&last.wholeness, Wholeness::Incomplete { .. }),
+                matches!(&last.wholeness, Completeness::Incomplete { .. }),
                 "{writer:?} without {}: {last:?}",
                 later[cut]
             );
             let early = find(&all, &known(), at(1001));
-            assert_eq!(early.last().unwrap().wholeness, Wholeness::BeingWritten);
+            assert_eq!(early.last().unwrap().wholeness, Completeness::BeingWritten);
         }
     }
 }
@@ -166,7 +166,7 @@ fn what_is_right_in_another_form_is_whole() {
         .filter(|file| !file.contains("rng_state_7"))
         .collect();
     all.extend(objects(1000, &fewer));
-    let on_seven = Known {
+    let on_seven = CheckpointFacts {
         ranks: Some(7),
         ..known()
     };
@@ -233,7 +233,7 @@ fn an_upload_under_way_is_not_whole() {
     keys.push("checkpoint-500/optimizer.pt.sagemaker-uploaded".to_owned());
     let found = find(&objects(500, &keys), &known(), now());
     assert_eq!(found.len(), 1);
-    let Wholeness::Incomplete { missing } = &found[0].wholeness else {
+    let Completeness::Incomplete { missing } = &found[0].wholeness else {
         panic!("{found:?}");
     };
     assert!(missing.contains("sagemaker-uploading"), "{missing}");
@@ -256,7 +256,7 @@ fn trackers_speak_of_their_folder() {
         ("mega/latest_checkpointed_iteration.txt", "700"),
         ("latest-rank0.pt.symlink", "ep0-ba100-rank0.pt"),
     ] {
-        assert!(Known::is_tracker(key));
+        assert!(CheckpointFacts::is_tracker(key));
         known.trackers.insert(key.into(), text.into());
     }
     assert!(known.tracks("run1/global_step300", Some(300)));
@@ -381,7 +381,7 @@ proptest! {
 }
 
 /// Three checkpoints of a writer, with the trackers that name the last.
-fn three(writer: Writer) -> (Vec<StoredObject>, Known) {
+fn three(writer: Writer) -> (Vec<StoredObject>, CheckpointFacts) {
     let trackers: BTreeMap<String, String> = match writer {
         Writer::DeepSpeed => [("latest".to_owned(), "global_step300".to_owned())].into(),
         Writer::Composer => (0..8)
@@ -399,7 +399,7 @@ fn three(writer: Writer) -> (Vec<StoredObject>, Known) {
         .flat_map(|step| objects(step, &files(writer, step)));
     let keys: Vec<String> = trackers.keys().cloned().collect();
     let all = of_steps.chain(objects(300, &keys)).collect();
-    let known = Known {
+    let known = CheckpointFacts {
         ranks: Some(8),
         trackers,
     };
@@ -435,7 +435,7 @@ fn a_copy_stands_alone_whichever_writer_made_it() {
             assert!(!copy.is_done(&listed(&copy, cut)), "{writer:?} at {cut}");
         }
         let trackers = copy.trackers.iter();
-        let alone = Known {
+        let alone = CheckpointFacts {
             ranks: Some(8),
             trackers: trackers
                 .map(|one| (one.key.clone(), one.text.clone()))
@@ -489,7 +489,7 @@ fn an_interruption_costs_half_an_interval_and_at_most_a_whole_one() {
         .into_iter()
         .flat_map(|step| objects(step, &files(Writer::HuggingFace, step)))
         .collect();
-    let found = find(&all, &Known::default(), now());
+    let found = find(&all, &CheckpointFacts::default(), now());
     assert_eq!(cost::seen_interval(&found), Some(1_800));
     assert_eq!(cost::seen_interval(&found[..1]), None);
     assert_eq!(cost::restore_warning(92_000_000_000), None);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::gate::Verdict;
 use super::wording::cut;
-use crate::delivery::{self, Next, Tried};
+use crate::delivery::{self, NextTry, TryOutcome};
 use crate::spec::ci::Inconclusive;
 
 /// Characters of a description, and of a title, that GitHub takes.
@@ -75,7 +75,7 @@ pub struct StatusTarget {
 
 /// A run as it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedRun {
     pub commit: String,
     pub branch: Option<String>,
     pub pull_request: Option<u64>,
@@ -158,7 +158,7 @@ impl StatusTarget {
     }
 
     /// What shows a run's state beside its commit; `shown`: the number of what shows it already.
-    pub fn status(&self, told: &Told, shown: Option<u64>) -> HostRequest {
+    pub fn status(&self, told: &ReportedRun, shown: Option<u64>) -> HostRequest {
         let repository = self.repository();
         let (method, path, body) = match self.host {
             CodeHost::Gitlab => (
@@ -185,7 +185,7 @@ impl StatusTarget {
         HostRequest { method, path, body }
     }
 
-    fn github_status(&self, told: &Told) -> Value {
+    fn github_status(&self, told: &ReportedRun) -> Value {
         let description = cut(&told.summary, GITHUB_LINE_MAX);
         let mut body = json!({"state": told.state.as_str(), "context": self.context, "description": description});
         if let Some(url) = &told.url {
@@ -196,7 +196,7 @@ impl StatusTarget {
 
     /// GitLab refuses the way from pending to success: what is being measured is running. Without the pipeline that the
     /// first one came into, the next would go into the newest, and leave the first one running.
-    fn gitlab_status(&self, told: &Told, pipeline: Option<u64>) -> Value {
+    fn gitlab_status(&self, told: &ReportedRun, pipeline: Option<u64>) -> Value {
         let state = match told.state {
             CiState::Pending => "running",
             CiState::Success => "success",
@@ -217,7 +217,7 @@ impl StatusTarget {
         body
     }
 
-    fn check_run(&self, told: &Told) -> Value {
+    fn check_run(&self, told: &ReportedRun) -> Value {
         let summary: String = told.report.chars().take(SUMMARY_MAX).collect();
         let mut body = json!({
             "name": self.context,
@@ -245,7 +245,7 @@ impl StatusTarget {
     }
 
     /// Where our comment on a merge request may be found, if a run's report is to be there.
-    pub fn comments(&self, told: &Told) -> Option<HostRequest> {
+    pub fn comments(&self, told: &ReportedRun) -> Option<HostRequest> {
         let number = told.pull_request?;
         if self.host != CodeHost::Gitlab || !self.comments || told.verdict.is_none() {
             return None;
@@ -262,7 +262,7 @@ impl StatusTarget {
     }
 
     /// The comment with a run's report: in place of the one that is listed, or else a new one.
-    pub fn comment(&self, told: &Told, listed: &[Value]) -> Option<HostRequest> {
+    pub fn comment(&self, told: &ReportedRun, listed: &[Value]) -> Option<HostRequest> {
         let number = told.pull_request?;
         let path = format!("{}/merge_requests/{number}/notes", self.repository());
         let mark = format!("{MARK}<!-- {} -->", self.context.replace("--", "- -"));
@@ -287,7 +287,7 @@ impl StatusTarget {
     }
 
     /// Whether GitLab refuses a status because it shows it already: that a commit is being measured.
-    pub fn is_shown(&self, told: &Told, answer: &HostAnswer) -> bool {
+    pub fn is_shown(&self, told: &ReportedRun, answer: &HostAnswer) -> bool {
         self.host == CodeHost::Gitlab
             && told.state == CiState::Pending
             && answer.status == 400
@@ -313,14 +313,14 @@ impl StatusTarget {
             return Outcome::Refused { why };
         }
         let least = is_limit.then_some(LIMIT_SECONDS);
-        let tried = Tried {
+        let tried = TryOutcome {
             status: Some(answer.status),
             retry_after_seconds: answer.retry_after_seconds.or(least),
         };
         match delivery::next(tried, number, luck, now) {
-            Next::Delivered => Outcome::Taken,
-            Next::Again { at } => Outcome::Again { at, why },
-            Next::Failed => Outcome::Refused { why },
+            NextTry::Delivered => Outcome::Taken,
+            NextTry::Again { at } => Outcome::Again { at, why },
+            NextTry::Failed => Outcome::Refused { why },
         }
     }
 
@@ -383,8 +383,8 @@ mod tests {
         }
     }
 
-    fn told(verdict: Option<Verdict>, state: CiState) -> Told {
-        Told {
+    fn told(verdict: Option<Verdict>, state: CiState) -> ReportedRun {
+        ReportedRun {
             commit: "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60".to_owned(),
             branch: Some("main".to_owned()),
             pull_request: Some(7),
@@ -563,7 +563,7 @@ mod tests {
             ..gitlab
         };
         assert_eq!(other.comment(&told, &listed).unwrap().method, Method::Post);
-        let pending = Told {
+        let pending = ReportedRun {
             verdict: None,
             ..told
         };

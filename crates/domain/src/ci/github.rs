@@ -2,15 +2,17 @@
 
 use serde_json::Value;
 
-use super::{Event, Heard, Repository, Trigger};
+use super::{DeliveryContent, Event, Repository, Trigger};
 
 /// What a delivery says; `event`: the header `X-GitHub-Event`. `Err`: what is missing.
-pub fn heard(event: &str, body: &Value) -> Result<Heard, String> {
+pub fn heard(event: &str, body: &Value) -> Result<DeliveryContent, String> {
     match event {
-        "ping" => Ok(Heard::Ignored("ping: the webhook works".to_owned())),
+        "ping" => Ok(DeliveryContent::Ignored(
+            "ping: the webhook works".to_owned(),
+        )),
         "push" => push(body),
         "pull_request" => pull_request(body),
-        other => Ok(Heard::Ignored(format!(
+        other => Ok(DeliveryContent::Ignored(format!(
             "{other} starts nothing: push and pull_request do"
         ))),
     }
@@ -22,17 +24,17 @@ pub(super) fn text<'a>(body: &'a Value, pointer: &str) -> Result<&'a str, String
     found.ok_or_else(|| format!("{pointer} is missing"))
 }
 
-fn push(body: &Value) -> Result<Heard, String> {
+fn push(body: &Value) -> Result<DeliveryContent, String> {
     let (reference, commit) = (text(body, "/ref")?, text(body, "/after")?);
     if body["deleted"] == true || commit.bytes().all(|digit| digit == b'0') {
-        return Ok(Heard::Ignored(format!("{reference} was deleted")));
+        return Ok(DeliveryContent::Ignored(format!("{reference} was deleted")));
     }
     // Of an annotated tag, `after` is the tag's own object.
     let head = body.pointer("/head_commit/id").and_then(Value::as_str);
     let commit = head
         .filter(|_| reference.starts_with("refs/tags/"))
         .unwrap_or(commit);
-    Ok(Heard::Trigger(
+    Ok(DeliveryContent::Trigger(
         Event::Push,
         Trigger {
             previous: body["before"].as_str().map(str::to_owned),
@@ -59,10 +61,12 @@ pub(super) fn pushed(reference: &str, commit: &str) -> Trigger {
     }
 }
 
-fn pull_request(body: &Value) -> Result<Heard, String> {
+fn pull_request(body: &Value) -> Result<DeliveryContent, String> {
     let action = text(body, "/action")?;
     if !["opened", "reopened", "synchronize", "ready_for_review"].contains(&action) {
-        return Ok(Heard::Ignored(format!("{action} changes no code")));
+        return Ok(DeliveryContent::Ignored(format!(
+            "{action} changes no code"
+        )));
     }
     let number = body["number"].as_u64().ok_or("/number is missing")?;
     // The repository of a fork may be gone.
@@ -81,8 +85,8 @@ fn pull_request(body: &Value) -> Result<Heard, String> {
     };
     Ok(if is_fork {
         let why = format!("#{number} is from a fork: it starts nothing that is paid");
-        Heard::Refused(Event::PullRequest, trigger, why)
+        DeliveryContent::Refused(Event::PullRequest, trigger, why)
     } else {
-        Heard::Trigger(Event::PullRequest, trigger)
+        DeliveryContent::Trigger(Event::PullRequest, trigger)
     })
 }

@@ -3,24 +3,24 @@
 use serde_json::Value;
 
 use super::github::{pushed, text};
-use super::{Event, Heard, Repository, Trigger};
+use super::{DeliveryContent, Event, Repository, Trigger};
 
 /// What a delivery says; the body names its own kind. `Err`: what is missing.
-pub fn heard(body: &Value) -> Result<Heard, String> {
+pub fn heard(body: &Value) -> Result<DeliveryContent, String> {
     match text(body, "/object_kind")? {
         "push" | "tag_push" => push(body),
         "merge_request" => merge_request(body),
-        other => Ok(Heard::Ignored(format!(
+        other => Ok(DeliveryContent::Ignored(format!(
             "{other} starts nothing: pushes and merge requests do"
         ))),
     }
 }
 
-fn push(body: &Value) -> Result<Heard, String> {
+fn push(body: &Value) -> Result<DeliveryContent, String> {
     let reference = text(body, "/ref")?;
     // Of a deleted branch there is none.
     Ok(match body["checkout_sha"].as_str() {
-        Some(commit) => Heard::Trigger(
+        Some(commit) => DeliveryContent::Trigger(
             Event::Push,
             Trigger {
                 previous: body["before"].as_str().map(str::to_owned),
@@ -28,7 +28,7 @@ fn push(body: &Value) -> Result<Heard, String> {
                 ..pushed(reference, commit)
             },
         ),
-        None => Heard::Ignored(format!("{reference} was deleted")),
+        None => DeliveryContent::Ignored(format!("{reference} was deleted")),
     })
 }
 
@@ -42,7 +42,7 @@ fn repository(body: &Value) -> Option<Repository> {
     })
 }
 
-fn merge_request(body: &Value) -> Result<Heard, String> {
+fn merge_request(body: &Value) -> Result<DeliveryContent, String> {
     let attributes = body
         .get("object_attributes")
         .ok_or("/object_attributes is missing")?;
@@ -54,7 +54,7 @@ fn merge_request(body: &Value) -> Result<Heard, String> {
     let has_code = matches!(action, "open" | "reopen")
         || action == "update" && attributes["oldrev"].is_string();
     if !has_code {
-        return Ok(Heard::Ignored(format!(
+        return Ok(DeliveryContent::Ignored(format!(
             "{action} of !{number} changes no code"
         )));
     }
@@ -73,8 +73,8 @@ fn merge_request(body: &Value) -> Result<Heard, String> {
     };
     Ok(if is_fork {
         let why = format!("!{number} is from a fork: it starts nothing that is paid");
-        Heard::Refused(Event::PullRequest, trigger, why)
+        DeliveryContent::Refused(Event::PullRequest, trigger, why)
     } else {
-        Heard::Trigger(Event::PullRequest, trigger)
+        DeliveryContent::Trigger(Event::PullRequest, trigger)
     })
 }

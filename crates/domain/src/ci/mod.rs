@@ -10,4 +10,4 @@ pub mod trigger;
 pub mod unmeasured;
 pub mod wording;
 
-pub use self::trigger::{Event, Heard, Repository, Sender, Trigger};
+pub use self::trigger::{DeliveryContent, Event, Repository, Sender, Trigger};

@@ -71,7 +71,7 @@ named! {
 
 /// What a delivery says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum DeliveryContent {
     Trigger(Event, Trigger),
     /// It is of a commit that is not measured, and why.
     Refused(Event, Trigger, String),

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Operation;
-use crate::measure::detector::{Pattern, Reading, proposals, readings};
+use crate::measure::detector::{LoggedNumber, Pattern, proposals, readings};
 use crate::measure::metric::{Meaning, MetricDefinition};
 use crate::measure::steady::Bucket;
 use crate::money::Usd;
@@ -310,7 +310,7 @@ fn loss_not_finite(trial: &RunningTrial<'_>) -> Option<LossNotFinite> {
     let lines = trial.lines.unwrap_or_default();
     let losses = lines.iter().rev().filter_map(|line| {
         let mut own = readings(line).into_iter();
-        let is_own = |one: &Reading<'_>| one.is_usual && one.meaning == Meaning::TrainLoss;
+        let is_own = |one: &LoggedNumber<'_>| one.is_usual && one.meaning == Meaning::TrainLoss;
         let last = own.rfind(is_own)?;
         Some((line, last.value))
     });

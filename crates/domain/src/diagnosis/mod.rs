@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::InstanceType;
 use crate::diagnosis::remedy::Remedy;
 use crate::diagnosis::signatures::Signature;
-use crate::diagnosis::weighing::{Found, Weighed, weigh};
+use crate::diagnosis::weighing::{Weighed, WeighedMatch, weigh};
 use crate::finding::Operation;
 use crate::sagemaker::log::{LogLine, one_line};
 use crate::sagemaker::observed::{RuleEvaluation, Transition};
@@ -190,7 +190,7 @@ impl Clue {
 }
 
 impl Evidence<'_> {
-    fn cause(&self, found: &Found) -> Cause {
+    fn cause(&self, found: &WeighedMatch) -> Cause {
         let Signature { id, source, .. } = found.signature;
         // A machine changes nothing for what was no cause.
         let remedy = found.signature.remedy.filter(|_| found.standing.is_live());

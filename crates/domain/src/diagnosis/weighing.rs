@@ -54,7 +54,7 @@ mod band {
 
 /// A match, and what it counts for.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct WeighedMatch {
     pub(super) signature: &'static Signature,
     /// Its line; `None` in SageMaker's reason.
     line: Option<usize>,
@@ -69,7 +69,7 @@ pub(super) struct Found {
     place: usize,
 }
 
-impl Found {
+impl WeighedMatch {
     fn is(&self, id: &str) -> bool {
         self.signature.id == id
     }
@@ -90,7 +90,7 @@ impl Found {
 
 /// All findings, the likeliest first, and the log's last line in case none of them explains the failure.
 pub(super) struct Weighed {
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<WeighedMatch>,
     /// The log's last line that says something; `None` where a cause is known.
     pub(super) last_line: Option<(String, Clue)>,
 }
@@ -152,15 +152,15 @@ pub(super) fn weigh(evidence: &Evidence<'_>) -> Weighed {
     put_behind(&mut found);
     found.sort_by_key(|one| (one.band, one.place, one.is_behind));
     let found = log.chosen(found, last);
-    let is_unknown = !found.first().is_some_and(Found::says_something);
+    let is_unknown = !found.first().is_some_and(WeighedMatch::says_something);
     Weighed {
         last_line: is_unknown.then(|| log.last_line()).flatten(),
         found,
     }
 }
 
-fn in_reason(reason: &str) -> Vec<Found> {
-    let of = |hit: signatures::Match<'_>| Found {
+fn in_reason(reason: &str) -> Vec<WeighedMatch> {
+    let of = |hit: signatures::Match<'_>| WeighedMatch {
         signature: hit.signature,
         line: None,
         cause: hit.cause(),
@@ -195,8 +195,8 @@ impl Log<'_> {
         }
     }
 
-    fn one(&self, signature: &'static Signature, at: usize, cause: String) -> Found {
-        Found {
+    fn one(&self, signature: &'static Signature, at: usize, cause: String) -> WeighedMatch {
+        WeighedMatch {
             signature,
             line: Some(at),
             cause,
@@ -211,8 +211,8 @@ impl Log<'_> {
 
     /// Matches of all lines. An exception whose name no pattern knows is named by its traceback, and one without a text
     /// by the line of code that raised it.
-    fn found(&self, hits: &[Vec<Hit>]) -> Vec<Found> {
-        let mut found: Vec<Found> = first_and_last(hits)
+    fn found(&self, hits: &[Vec<Hit>]) -> Vec<WeighedMatch> {
+        let mut found: Vec<WeighedMatch> = first_and_last(hits)
             .into_iter()
             .map(|(at, (signature, cause))| self.one(signature, at, cause.clone()))
             .collect();
@@ -296,7 +296,7 @@ impl Log<'_> {
     }
 
     /// Says of each match whether anything survived it, handled it or caused it in cleaning up.
-    fn judge(&self, found: &mut [Found], uncaught: &[usize]) {
+    fn judge(&self, found: &mut [WeighedMatch], uncaught: &[usize]) {
         for at in 0..found.len() {
             let Some(one) = found.get(at) else { continue };
             let Some(line) = one.line else { continue };
@@ -317,7 +317,13 @@ impl Log<'_> {
     }
 
     /// Whether a launcher ended this process because of another.
-    fn is_cleaned_up(&self, one: &Found, line: usize, uncaught: &[usize], found: &[Found]) -> bool {
+    fn is_cleaned_up(
+        &self,
+        one: &WeighedMatch,
+        line: usize,
+        uncaught: &[usize],
+        found: &[WeighedMatch],
+    ) -> bool {
         let is_raised_before = |end: usize| {
             let mut before = uncaught.iter().filter_map(|at| self.raised.get(*at));
             before.any(|raised| raised.line < end)
@@ -325,7 +331,7 @@ impl Log<'_> {
         if one.signature.class == Some(Class::Stopped) {
             let is_outcry = |raised: &Raised| raised.line < line && !self.is_waiting(raised.line);
             let mut raised = uncaught.iter().filter_map(|at| self.raised.get(*at));
-            let is_earlier_cause = |other: &Found| {
+            let is_earlier_cause = |other: &WeighedMatch| {
                 other.line.is_some_and(|own| own < line)
                     && other.is_live()
                     && other.signature.role == Role::Cause
@@ -349,7 +355,7 @@ impl Log<'_> {
     }
 
     /// Whether the script went on from it: it raised another exception later, with lines of its own in between.
-    fn is_handled(&self, one: &Found, line: usize, uncaught: &[usize]) -> bool {
+    fn is_handled(&self, one: &WeighedMatch, line: usize, uncaught: &[usize]) -> bool {
         let raised = one.raised.and_then(|at| self.raised.get(at));
         // What ran out is the cause of whatever was raised while that was handled.
         let ran_out = matches!(
@@ -436,22 +442,22 @@ impl Log<'_> {
             })
     }
 
-    fn rank(&self, found: &mut [Found], last: Option<usize>) {
+    fn rank(&self, found: &mut [WeighedMatch], last: Option<usize>) {
         let last = last.and_then(|at| self.raised.get(at));
         for one in found.iter_mut() {
             if let Some(line) = one.line {
                 one.band = self.band(one, line, last);
             }
         }
-        let is_waiting = |one: &Found| {
+        let is_waiting = |one: &WeighedMatch| {
             one.signature.role == Role::Symptom
                 && one.line.is_some_and(|line| self.is_waiting(line))
         };
-        let is_launchers = |one: &Found| {
+        let is_launchers = |one: &WeighedMatch| {
             let raised = one.raised.and_then(|at| self.raised.get(at));
             raised.is_some_and(|raised| raised.is_launchers)
         };
-        let says_more = |one: &Found| {
+        let says_more = |one: &WeighedMatch| {
             one.is_live()
                 && one.signature.role != Role::General
                 && !one.is("no-kernel-image-warned")
@@ -469,7 +475,7 @@ impl Log<'_> {
         }
     }
 
-    fn band(&self, one: &Found, line: usize, last: Option<&Raised>) -> u32 {
+    fn band(&self, one: &WeighedMatch, line: usize, last: Option<&Raised>) -> u32 {
         match one.standing {
             Standing::Handled => return band::HANDLED,
             Standing::CleanedUp => return band::CLEANED_UP,
@@ -512,8 +518,8 @@ impl Log<'_> {
     }
 
     /// Each cause once, of one signature a few at most, and the exception that ended it among the first.
-    fn chosen(&self, found: Vec<Found>, last: Option<usize>) -> Vec<Found> {
-        let mut chosen: Vec<Found> = Vec::new();
+    fn chosen(&self, found: Vec<WeighedMatch>, last: Option<usize>) -> Vec<WeighedMatch> {
+        let mut chosen: Vec<WeighedMatch> = Vec::new();
         for one in found {
             let same = chosen
                 .iter()
@@ -528,7 +534,7 @@ impl Log<'_> {
         let Some(last) = last.and_then(|at| self.raised.get(at)) else {
             return chosen;
         };
-        let is_last = |one: &Found| one.line == Some(last.line);
+        let is_last = |one: &WeighedMatch| one.line == Some(last.line);
         match chosen
             .iter()
             .position(|one| is_last(one) && one.is_exception())
@@ -563,12 +569,12 @@ impl Log<'_> {
 }
 
 /// Puts what says no more than a more specific match right behind it.
-fn put_behind(found: &mut [Found]) {
+fn put_behind(found: &mut [WeighedMatch]) {
     for at in 0..found.len() {
         let Some(one) = found.get(at).filter(|one| one.is_live()) else {
             continue;
         };
-        let is_over = |other: &&Found| {
+        let is_over = |other: &&WeighedMatch| {
             other.is_live()
                 && other.signature.over.contains(&one.signature.id)
                 && (!one.is_exception() || other.line == one.line)

@@ -40,7 +40,7 @@ pub struct PriceFound {
 
 /// Everything that was looked at.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct Observations {
     pub database: DatabaseFound,
     /// Tasks that fail.
     pub failing_tasks: Vec<String>,

@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::found::{AwsFound, PriceFound};
-use super::wanted::{S3Use, Wanted};
+use super::wanted::{CheckScope, S3Use};
 use crate::money::Usd;
 use crate::sagemaker::quota::{Quota, Usage};
 use crate::spec::ExperimentSpec;
@@ -26,7 +26,7 @@ const COMMAND: [&str; 3] = [
 ///
 /// It reads no inputs: downloading a large dataset would cost more than everything else.
 pub fn experiment(
-    wanted: &Wanted,
+    wanted: &CheckScope,
     aws: &AwsFound,
     prices: &[PriceFound],
     instance_type: Option<&str>,

@@ -16,9 +16,9 @@ mod tests;
 mod wanted;
 
 pub use check::{Check, CheckName, CheckState};
-pub use found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound, SchedulesFound};
+pub use found::{AwsFound, BucketFound, DatabaseFound, Observations, PriceFound, SchedulesFound};
 pub use questions::Caller;
-pub use wanted::{S3Place, S3Use, Wanted};
+pub use wanted::{CheckScope, S3Place, S3Use};
 
 use self::permissions::POLICY;
 use crate::sagemaker::error::AwsError;
@@ -32,7 +32,7 @@ const LAG_SECONDS: f64 = 300.0;
 const CLOCK_OFF_SECONDS: f64 = 30.0;
 
 /// Judges everything that was found.
-pub fn examine(wanted: &Wanted, found: &Found) -> Vec<Check> {
+pub fn examine(wanted: &CheckScope, found: &Observations) -> Vec<Check> {
     let mut checks = vec![
         database(&found.database),
         tasks(found),
@@ -47,7 +47,7 @@ pub fn examine(wanted: &Wanted, found: &Found) -> Vec<Check> {
     checks
 }
 
-fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
+fn on_aws(wanted: &CheckScope, found: &Observations, aws: &AwsFound) -> Vec<Check> {
     let principal = found.caller.as_ref().ok();
     let principal = principal.and_then(|caller| questions::principal_of(&caller.arn));
     let principal = principal.map_or("the service's principal".to_owned(), |found| found.arn);
@@ -69,7 +69,7 @@ fn on_aws(wanted: &Wanted, found: &Found, aws: &AwsFound) -> Vec<Check> {
     checks
 }
 
-fn not_looked_at(found: &Found) -> impl Iterator<Item = Check> + '_ {
+fn not_looked_at(found: &Observations) -> impl Iterator<Item = Check> + '_ {
     let all = CheckName::ALL.iter().copied();
     let at_aws = all.filter(|name| (CheckName::OwnJobs..=CheckName::PriceList).contains(name));
     let why = if is_unanswered(found) {
@@ -81,7 +81,7 @@ fn not_looked_at(found: &Found) -> impl Iterator<Item = Check> + '_ {
 }
 
 /// Whether nobody knows if the credentials are accepted.
-fn is_unanswered(found: &Found) -> bool {
+fn is_unanswered(found: &Observations) -> bool {
     let lost = matches!(
         found.caller,
         Err(AwsError::Unknown(_) | AwsError::Throttled(_))
@@ -120,7 +120,7 @@ fn database(found: &DatabaseFound) -> Check {
     )
 }
 
-fn tasks(found: &Found) -> Check {
+fn tasks(found: &Observations) -> Check {
     let name = CheckName::Tasks;
     let log = "the service's log says why; GET /readyz?verbose=true shows each task";
     let waited = found.lag_seconds;
@@ -175,7 +175,7 @@ pub fn is_ok(checks: &[Check]) -> bool {
     checks.iter().all(|check| check.state != CheckState::Failed)
 }
 
-fn credentials(found: &Found) -> Check {
+fn credentials(found: &Observations) -> Check {
     let name = CheckName::Credentials;
     let caller = match &found.caller {
         Ok(caller) => caller,
@@ -221,7 +221,7 @@ fn credentials(found: &Found) -> Check {
     Check::ok(name, format!("account {}, {}", caller.account, caller.arn))
 }
 
-fn buckets(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Vec<Check> {
+fn buckets(wanted: &CheckScope, aws: &AwsFound, principal: &str) -> Vec<Check> {
     if aws.buckets.is_empty() {
         return vec![
             Check::unknown(CheckName::Bucket, "no bucket was named")
@@ -233,7 +233,7 @@ fn buckets(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Vec<Check> {
         .collect()
 }
 
-fn bucket(wanted: &Wanted, found: &BucketFound, principal: &str) -> Check {
+fn bucket(wanted: &CheckScope, found: &BucketFound, principal: &str) -> Check {
     let name = CheckName::Bucket;
     let region = &wanted.region;
     let BucketFound { bucket, .. } = found;
@@ -308,7 +308,7 @@ fn contents(region: &str, found: &BucketFound, principal: &str) -> Check {
     }
 }
 
-fn image(wanted: &Wanted, aws: &AwsFound) -> Check {
+fn image(wanted: &CheckScope, aws: &AwsFound) -> Check {
     let name = CheckName::Image;
     let Some(uri) = &wanted.image else {
         return Check::unknown(name, "no image was named")

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::check::{Check, CheckName};
-use super::found::{AwsFound, Found};
+use super::found::{AwsFound, Observations};
 use super::questions::{Decision, SAGEMAKER, account_of, role_name};
-use super::wanted::Wanted;
+use super::wanted::CheckScope;
 use crate::sagemaker::error::AwsError;
 
 /// Where the permissions of the service are written down.
@@ -16,40 +16,40 @@ pub(super) const POLICY: &str = "deploy/iam/control-plane.json";
 const ROLE_POLICY: &str = "deploy/iam/training-execution.json";
 
 /// Something that the service reads, which needs a permission.
-pub(super) struct Reading {
+pub(super) struct ReadPermission {
     name: CheckName,
     action: &'static str,
     /// What it cannot see without.
     what: &'static str,
 }
 
-pub(super) const JOB_LIST: Reading = Reading {
+pub(super) const JOB_LIST: ReadPermission = ReadPermission {
     name: CheckName::JobList,
     action: "sagemaker:ListTrainingJobs",
     what: "jobs whose end is noticed by listing them",
 };
-pub(super) const LOGS: Reading = Reading {
+pub(super) const LOGS: ReadPermission = ReadPermission {
     name: CheckName::Logs,
     action: "logs:DescribeLogStreams and logs:GetLogEvents",
     what: "why a job failed",
 };
-pub(super) const METRICS: Reading = Reading {
+pub(super) const METRICS: ReadPermission = ReadPermission {
     name: CheckName::Metrics,
     action: "cloudwatch:GetMetricData",
     what: "speeds and losses of jobs",
 };
-pub(super) const PRICE_LIST: Reading = Reading {
+pub(super) const PRICE_LIST: ReadPermission = ReadPermission {
     name: CheckName::PriceList,
     action: "pricing:GetProducts",
     what: "new prices",
 };
-pub(super) const QUOTAS: Reading = Reading {
+pub(super) const QUOTAS: ReadPermission = ReadPermission {
     name: CheckName::Quotas,
     action: "servicequotas:ListServiceQuotas",
     what: "how many instances may run",
 };
 
-impl Reading {
+impl ReadPermission {
     /// The check of something that was simply read.
     pub(super) fn check(&self, read: &Result<(), AwsError>, principal: &str) -> Check {
         match read {
@@ -128,7 +128,7 @@ impl Denied {
     }
 }
 
-pub(super) fn own_jobs(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
+pub(super) fn own_jobs(wanted: &CheckScope, aws: &AwsFound, principal: &str) -> Check {
     let name = CheckName::OwnJobs;
     let decisions = match &aws.own_jobs {
         Ok(decisions) => decisions,
@@ -155,7 +155,7 @@ pub(super) fn own_jobs(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Chec
     )
 }
 
-pub(super) fn pass_role(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
+pub(super) fn pass_role(wanted: &CheckScope, aws: &AwsFound, principal: &str) -> Check {
     let name = CheckName::PassRole;
     let Some((role, answered)) = wanted.role_arn.as_ref().zip(aws.pass_role.as_ref()) else {
         return Check::unknown(name, "no role was named");
@@ -172,7 +172,7 @@ pub(super) fn pass_role(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Che
     checked.of(role)
 }
 
-pub(super) fn role_permissions(wanted: &Wanted, aws: &AwsFound, principal: &str) -> Check {
+pub(super) fn role_permissions(wanted: &CheckScope, aws: &AwsFound, principal: &str) -> Check {
     let name = CheckName::RolePermissions;
     let Some((role, answered)) = wanted.role_arn.as_ref().zip(aws.role_permissions.as_ref()) else {
         return Check::unknown(name, "no role was named");
@@ -199,7 +199,12 @@ pub(super) fn role_permissions(wanted: &Wanted, aws: &AwsFound, principal: &str)
     checked.of(role)
 }
 
-pub(super) fn role(wanted: &Wanted, found: &Found, aws: &AwsFound, principal: &str) -> Check {
+pub(super) fn role(
+    wanted: &CheckScope,
+    found: &Observations,
+    aws: &AwsFound,
+    principal: &str,
+) -> Check {
     let name = CheckName::Role;
     let Some((role, read)) = wanted.role_arn.as_ref().zip(aws.role.as_ref()) else {
         return Check::unknown(name, "no execution role was named").fix(

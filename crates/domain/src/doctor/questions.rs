@@ -2,7 +2,7 @@
 //! Bakeoff needs? IAM knows the policies of a principal, not those of buckets and keys, and not what an
 //! organisation forbids; the one proof of everything is a job.
 
-use super::wanted::{S3Place, S3Use, Wanted};
+use super::wanted::{CheckScope, S3Place, S3Use};
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::image::ImageUri;
 
@@ -121,7 +121,11 @@ pub(super) fn partition_of(arn: &str) -> &str {
 }
 
 /// What the service does with its own jobs.
-pub fn questions_of_service(wanted: &Wanted, caller: &Caller, installation: &str) -> Vec<Question> {
+pub fn questions_of_service(
+    wanted: &CheckScope,
+    caller: &Caller,
+    installation: &str,
+) -> Vec<Question> {
     let region = &wanted.region;
     let (partition, account) = (partition_of(&caller.arn), &caller.account);
     let runtime = wanted.max_runtime_seconds.unwrap_or(3_600);
@@ -197,7 +201,7 @@ fn questions_of_place(place: &S3Place, partition: &str) -> Vec<Question> {
 }
 
 /// What jobs do under their role.
-pub fn questions_of_role(wanted: &Wanted) -> Vec<Question> {
+pub fn questions_of_role(wanted: &CheckScope) -> Vec<Question> {
     let region = &wanted.region;
     let role = wanted.role_arn.as_deref().unwrap_or_default();
     let (partition, account) = (partition_of(role), account_of(role));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::check::{Check, CheckName};
 use super::found::PriceFound;
 use super::permissions;
-use super::wanted::Wanted;
+use super::wanted::CheckScope;
 use crate::catalog;
 use crate::money::price::PriceStatus;
 use crate::sagemaker::error::AwsError;
@@ -65,7 +65,7 @@ fn by_type(quotas: &[Quota]) -> BTreeMap<&str, Allowed> {
 }
 
 pub(super) fn quotas(
-    wanted: &Wanted,
+    wanted: &CheckScope,
     read: &Result<Vec<Quota>, AwsError>,
     principal: &str,
 ) -> Check {
@@ -122,7 +122,7 @@ fn of_account(region: &str, quotas: &BTreeMap<&str, Allowed>) -> Check {
     )
 }
 
-fn of_types(wanted: &Wanted, quotas: &BTreeMap<&str, Allowed>) -> Check {
+fn of_types(wanted: &CheckScope, quotas: &BTreeMap<&str, Allowed>) -> Check {
     let name = CheckName::Quotas;
     let allowed = |kind: &str| quotas.get(kind).copied().unwrap_or_default();
     let types = || wanted.instance_types.iter().map(String::as_str);
@@ -145,7 +145,7 @@ fn of_types(wanted: &Wanted, quotas: &BTreeMap<&str, Allowed>) -> Check {
     }
 }
 
-pub(super) fn prices(wanted: &Wanted, all: &[PriceFound]) -> Check {
+pub(super) fn prices(wanted: &CheckScope, all: &[PriceFound]) -> Check {
     let is_wanted = |price: &&PriceFound| {
         wanted.instance_types.is_empty() || wanted.instance_types.contains(&price.instance_type)
     };

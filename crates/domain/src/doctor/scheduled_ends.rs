@@ -2,13 +2,13 @@
 //! Scheduler may assume the role, and the role may delete endpoints and stop batch transforms.
 
 use super::check::{Check, CheckName};
-use super::found::{Found, SchedulesFound};
+use super::found::{Observations, SchedulesFound};
 use super::permissions::{POLICY, denied, not_asked, trusts};
 use super::questions::{Caller, Context, Question, account_of, partition_of, question, role_name};
-use super::wanted::Wanted;
+use super::wanted::CheckScope;
+use crate::endpoint::scheduled_end::{NO_END, NO_ROLE, no_end, usd_per_day_absent};
 use crate::money::Usd;
 use crate::sagemaker::error::AwsError;
-use crate::serving::scheduled_end::{NO_END, NO_ROLE, no_end, usd_per_day_absent};
 
 /// The service that assumes the role.
 const SCHEDULER: &str = "scheduler.amazonaws.com";
@@ -59,7 +59,7 @@ pub fn questions_of_scheduler_role(
 }
 
 /// What each day without the service costs on the dearest type that is to be used.
-fn absence(wanted: &Wanted, found: &Found) -> String {
+fn absence(wanted: &CheckScope, found: &Observations) -> String {
     let is_meant = |kind: &str| {
         wanted.instance_types.is_empty() || wanted.instance_types.iter().any(|one| one == kind)
     };
@@ -79,8 +79,8 @@ fn absence(wanted: &Wanted, found: &Found) -> String {
 
 /// Judges it: a failure where the installation requires an end at AWS, otherwise a warning with what it costs.
 pub(super) fn check(
-    wanted: &Wanted,
-    found: &Found,
+    wanted: &CheckScope,
+    found: &Observations,
     schedules: Option<&SchedulesFound>,
     principal: &str,
 ) -> Check {

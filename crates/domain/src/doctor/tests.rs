@@ -2,12 +2,14 @@
 
 use rust_decimal::Decimal;
 
-use super::found::{AwsFound, BucketFound, DatabaseFound, Found, PriceFound, SchedulesFound};
+use super::found::{
+    AwsFound, BucketFound, DatabaseFound, Observations, PriceFound, SchedulesFound,
+};
 use super::permissions::trusts_sagemaker;
 use super::questions::{
     Caller, Decision, RoleFound, principal_of, questions_of_role, questions_of_service, role_name,
 };
-use super::wanted::{S3Place, S3Use, Wanted};
+use super::wanted::{CheckScope, S3Place, S3Use};
 use super::{Check, CheckName, CheckState, examine, job};
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
@@ -17,8 +19,8 @@ use crate::sagemaker::quota::{Quota, Usage};
 
 const ROLE: &str = "arn:aws:iam::111122223333:role/training";
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> CheckScope {
+    CheckScope {
         region: "us-east-1".to_owned(),
         role_arn: Some(ROLE.to_owned()),
         image: Some(ImageUri(
@@ -28,7 +30,7 @@ fn wanted() -> Wanted {
             uri: "s3://b/models/".to_owned(),
             usage: S3Use::Output,
         }],
-        ..Wanted::default()
+        ..CheckScope::default()
     }
 }
 
@@ -80,8 +82,8 @@ fn aws() -> AwsFound {
     }
 }
 
-fn found(aws: AwsFound) -> Found {
-    Found {
+fn found(aws: AwsFound) -> Observations {
+    Observations {
         database: DatabaseFound {
             version: "18.4".to_owned(),
             schema_applied: 1,
@@ -107,7 +109,7 @@ fn found(aws: AwsFound) -> Found {
     }
 }
 
-fn check(wanted: &Wanted, found: &Found, name: CheckName) -> Check {
+fn check(wanted: &CheckScope, found: &Observations, name: CheckName) -> Check {
     let mut all = examine(wanted, found).into_iter();
     all.find(|check| check.name == name).unwrap()
 }
@@ -340,7 +342,7 @@ fn a_type_without_a_price_fails_only_if_it_is_wanted() {
         check(&wanted(), &seen, CheckName::Prices).state,
         CheckState::Ok
     );
-    let wants = Wanted {
+    let wants = CheckScope {
         instance_types: vec!["ml.p6.48xlarge".to_owned()],
         ..wanted()
     };
@@ -352,7 +354,7 @@ fn a_type_without_a_price_fails_only_if_it_is_wanted() {
 #[test]
 fn the_job_runs_on_the_cheapest_type_that_may_run() {
     let seen = found(aws());
-    let job = |wanted: &Wanted, kind| {
+    let job = |wanted: &CheckScope, kind| {
         job::experiment(wanted, seen.at_aws.as_ref().unwrap(), &seen.prices, kind)
     };
     let one = job(&wanted(), None).unwrap();
@@ -360,7 +362,7 @@ fn the_job_runs_on_the_cheapest_type_that_may_run() {
     assert_eq!(one.budget_usd, Usd(Decimal::from(2)));
     let chosen = job(&wanted(), Some("ml.p5.48xlarge")).unwrap();
     assert_eq!(chosen.candidates[0].instance_type, "ml.p5.48xlarge");
-    let nowhere = Wanted {
+    let nowhere = CheckScope {
         places: Vec::new(),
         ..wanted()
     };
@@ -387,7 +389,7 @@ fn creating_jobs_is_asked_for_the_types_that_are_named_and_in_their_partition() 
         account: "111122223333".to_owned(),
         arn: "arn:aws-us-gov:sts::111122223333:assumed-role/b/1".to_owned(),
     };
-    let asks = |wanted: &Wanted| {
+    let asks = |wanted: &CheckScope| {
         let all = questions_of_service(wanted, &caller, "x");
         assert!(all[0].resource.starts_with("arn:aws-us-gov:sagemaker:"));
         all[0].actions.contains(&"sagemaker:CreateTrainingJob")
@@ -395,7 +397,7 @@ fn creating_jobs_is_asked_for_the_types_that_are_named_and_in_their_partition() 
     assert!(!asks(&wanted()));
     let state = check(&wanted(), &found(aws()), CheckName::OwnJobs).state;
     assert_eq!(state, CheckState::Unknown, "what was not asked is not said");
-    let types = Wanted {
+    let types = CheckScope {
         instance_types: vec!["ml.g5.xlarge".to_owned()],
         ..wanted()
     };
@@ -410,7 +412,7 @@ fn creating_jobs_is_asked_for_the_types_that_are_named_and_in_their_partition() 
 fn quotas_are_held_against_instances_and_purchase_options() {
     use crate::spec::PurchaseOption;
     let state = |instances, options: &[PurchaseOption]| {
-        let wanted = Wanted {
+        let wanted = CheckScope {
             instance_types: vec!["ml.p5.48xlarge".to_owned()],
             instance_count: Some(instances),
             purchase_options: options.to_vec(),

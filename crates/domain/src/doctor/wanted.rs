@@ -73,7 +73,7 @@ fn places(spec: &ExperimentSpec, workload: Option<&WorkloadSpec>) -> Vec<S3Place
 
 /// What the checks look at. What is not named is not looked at, and the check says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CheckScope {
     pub region: String,
     pub role_arn: Option<String>,
     pub image: Option<ImageUri>,
@@ -88,7 +88,7 @@ pub struct Wanted {
     pub max_runtime_seconds: Option<u32>,
 }
 
-impl Wanted {
+impl CheckScope {
     /// What an experiment uses. Its workload may have been named instead of given.
     pub fn of(spec: &ExperimentSpec, workload: Option<&WorkloadSpec>) -> Self {
         let counts = spec.candidates.iter().map(|one| one.instance_count);

@@ -14,6 +14,14 @@ pub fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
+/// Messages as one sentence: `a; b`, whether or not they end with a full stop.
+pub fn joined<'a>(messages: impl Iterator<Item = &'a str>) -> String {
+    messages
+        .map(|message| message.trim_end_matches('.'))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
 /// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -22,7 +22,7 @@ pub const STOP_TAKES: TimeDelta = TimeDelta::seconds(150);
 
 /// What polling AWS showed.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
+pub enum Look {
     NotLooked,
     Absent,
     Job(Box<ObservedJob>),
@@ -38,7 +38,7 @@ pub struct Situation {
     /// Why, unless a person cancelled it.
     pub stop_reason: Option<String>,
     pub attempt: Option<AttemptFacts>,
-    pub seen: Seen,
+    pub seen: Look,
     pub now: DateTime<Utc>,
 }
 
@@ -181,54 +181,54 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
     match attempt.phase {
         AttemptPhase::Planned => match &situation.seen {
             // AWS is polled here only after it replied that the name is taken.
-            Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+            Look::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
             // A create may have been carried out, and AWS has ended its job since.
-            Seen::NotLooked | Seen::Absent if attempt.has_ended(situation.now) => {
+            Look::NotLooked | Look::Absent if attempt.has_ended(situation.now) => {
                 Decision::LookAgain {
                     at: situation.now + policy.poll,
                 }
             }
-            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) if situation.stop_requested => {
+            Look::NotLooked | Look::Absent | Look::NoAnswer(_) if situation.stop_requested => {
                 Decision::Quarantine {
                     until: situation.now + policy.quarantine,
                 }
             }
-            Seen::NotLooked | Seen::Absent => Decision::Create,
-            Seen::NoAnswer(_) => Decision::LookAgain {
+            Look::NotLooked | Look::Absent => Decision::Create,
+            Look::NoAnswer(_) => Decision::LookAgain {
                 at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
             },
         },
         AttemptPhase::Quarantined { until } => match &situation.seen {
-            Seen::NotLooked => Decision::LookAgain { at: until },
+            Look::NotLooked => Decision::LookAgain { at: until },
             // One look proves nothing: AWS may not show a job yet, or may forget it once.
-            Seen::Absent if attempt.absent < policy.absent_max => Decision::LookAgain {
+            Look::Absent if attempt.absent < policy.absent_max => Decision::LookAgain {
                 at: situation.now + policy.poll,
             },
-            Seen::Absent if situation.stop_requested => Decision::End(never_created(
+            Look::Absent if situation.stop_requested => Decision::End(never_created(
                 TrialState::Stopped,
                 "cancelled before the job was created",
             )),
             // The create was refused, and no create in flight has arrived: queue another attempt.
-            Seen::Absent => Decision::Retry {
+            Look::Absent => Decision::Retry {
                 ending: Ending {
                     shortage: Some(Shortage::Quota),
                     ..never_created(TrialState::Queued, "create rejected, and no job appeared")
                 },
                 at: situation.now,
             },
-            Seen::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
-            Seen::NoAnswer(_) => Decision::LookAgain {
+            Look::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+            Look::NoAnswer(_) => Decision::LookAgain {
                 at: situation.now + policy.poll,
             },
         },
         AttemptPhase::Running => match &situation.seen {
-            Seen::Job(job) => with_job(situation, attempt, job, policy),
-            Seen::Absent if attempt.absent >= policy.absent_max => {
+            Look::Job(job) => with_job(situation, attempt, job, policy),
+            Look::Absent if attempt.absent >= policy.absent_max => {
                 Decision::End(vanished(attempt, situation.now))
             }
             // The name is ours, so the job can be stopped even while it cannot be described.
-            Seen::NoAnswer(_) if situation.stop_requested => Decision::Stop,
-            Seen::NotLooked | Seen::Absent | Seen::NoAnswer(_) => Decision::LookAgain {
+            Look::NoAnswer(_) if situation.stop_requested => Decision::Stop,
+            Look::NotLooked | Look::Absent | Look::NoAnswer(_) => Decision::LookAgain {
                 at: situation.now + policy.poll,
             },
         },
@@ -545,23 +545,23 @@ fn over_quota(
 pub fn after_rejection(
     ending: Ending,
     again_at: Option<DateTime<Utc>>,
-    seen: &Seen,
+    seen: &Look,
     attempt: &AttemptFacts,
     now: DateTime<Utc>,
     policy: &Policy,
 ) -> AfterCreate {
     match seen {
-        Seen::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => {
+        Look::Job(job) if job.marker.as_deref() == Some(attempt.marker.as_str()) => {
             AfterCreate::Running
         }
-        Seen::Absent if attempt.may_be_under_way => AfterCreate::Hold {
+        Look::Absent if attempt.may_be_under_way => AfterCreate::Hold {
             until: now + policy.quarantine,
             why: ending.reason,
         },
         // The name belongs to another job, or no create is in flight: no create of ours can still
         // succeed.
-        Seen::Job(_) | Seen::Absent => AfterCreate::Rejected { ending, again_at },
-        Seen::NotLooked | Seen::NoAnswer(_) => {
+        Look::Job(_) | Look::Absent => AfterCreate::Rejected { ending, again_at },
+        Look::NotLooked | Look::NoAnswer(_) => {
             let at = now + policy.backoff_after(attempt.postponed, &attempt.marker);
             AfterCreate::Postpone {
                 at,

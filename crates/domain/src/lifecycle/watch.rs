@@ -16,7 +16,7 @@ const LISTING_LAG: TimeDelta = TimeDelta::minutes(2);
 
 /// Stored facts about a running attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct StoredAttempt {
     pub attempt: JobId,
     pub trial: TrialId,
     pub job_name: String,
@@ -84,7 +84,7 @@ pub struct Listing<'a> {
 /// Whether a new status is worth a Describe: the end, the first status with instances (when billing
 /// began), and for spot, because of its history and cost, an interruption and the start or
 /// resumption of training. The listing reports everything else well enough.
-pub fn deserves_a_look(known: &Known, status: &JobStatus, secondary_status: &str) -> bool {
+pub fn deserves_a_look(known: &StoredAttempt, status: &JobStatus, secondary_status: &str) -> bool {
     match status {
         JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped | JobStatus::Deleting => true,
         JobStatus::InProgress | JobStatus::Stopping => {
@@ -123,14 +123,14 @@ pub struct PushNotice {
 
 /// Compares an event with the stored state. Events come late and in any order: an older one
 /// changes nothing.
-pub fn compare_event(known: &Known, event: PushedStatus) -> PushNotice {
+pub fn compare_event(known: &StoredAttempt, event: PushedStatus) -> PushNotice {
     let is_old = known
         .modified_at
         .zip(event.modified_at)
         .is_some_and(|(ours, theirs)| theirs < ours);
     let is_new = known.secondary_status.as_deref() != Some(event.secondary_status.as_str());
     let started_at = event.started_at.filter(|_| !known.has_started);
-    let informed = Known {
+    let informed = StoredAttempt {
         has_started: known.has_started || event.started_at.is_some(),
         ..known.clone()
     };
@@ -163,9 +163,9 @@ fn pool_notice(job: &JobSummary) -> Option<PoolNotice> {
 }
 
 /// Compares a listing with the stored state.
-pub fn compare(known: &[Known], listing: Listing<'_>) -> Notices {
+pub fn compare(known: &[StoredAttempt], listing: Listing<'_>) -> Notices {
     let mut notices = Notices::default();
-    let mut unseen: BTreeMap<&str, &Known> = known
+    let mut unseen: BTreeMap<&str, &StoredAttempt> = known
         .iter()
         .map(|known| (known.job_name.as_str(), known))
         .collect();
@@ -243,8 +243,8 @@ mod tests {
         DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
     }
 
-    fn known(number: u128, secondary: &str) -> Known {
-        Known {
+    fn known(number: u128, secondary: &str) -> StoredAttempt {
+        StoredAttempt {
             attempt: JobId(Uuid::from_u128(number)),
             trial: TrialId(Uuid::from_u128(number)),
             job_name: format!("job-{number}"),
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    fn read(known: &[Known], jobs: &[JobSummary], is_complete: bool) -> Notices {
+    fn read(known: &[StoredAttempt], jobs: &[JobSummary], is_complete: bool) -> Notices {
         compare(
             known,
             Listing {
@@ -314,7 +314,7 @@ mod tests {
     /// later.
     #[test]
     fn a_spot_job_that_trains_again_deserves_a_look() {
-        let spot = |before: &str| Known {
+        let spot = |before: &str| StoredAttempt {
             is_spot: true,
             ..known(1, before)
         };
@@ -330,7 +330,7 @@ mod tests {
             modified_at: Some(at(500)),
             ..trains.clone()
         };
-        let of_training = Known {
+        let of_training = StoredAttempt {
             modified_at: Some(at(100)),
             ..spot("Training")
         };
@@ -361,7 +361,7 @@ mod tests {
     fn absence_counts_only_in_a_complete_listing_and_not_for_the_newest() {
         assert_eq!(read(&[known(1, "Training")], &[], true).look.len(), 1);
         assert_eq!(read(&[known(1, "Training")], &[], false).look.len(), 0);
-        let newest = Known {
+        let newest = StoredAttempt {
             running_at: at(999),
             ..known(1, "Starting")
         };
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_page_older_than_what_is_known_says_nothing() {
-        let ours = Known {
+        let ours = StoredAttempt {
             modified_at: Some(at(300)),
             ..known(1, "Training")
         };
@@ -384,7 +384,7 @@ mod tests {
     /// followed reached a replica that did not know of it yet.
     #[test]
     fn an_end_is_looked_at_however_old_the_page_is_that_shows_it() {
-        let ours = Known {
+        let ours = StoredAttempt {
             modified_at: Some(at(300)),
             ..known(1, "Completed")
         };

@@ -22,7 +22,7 @@ static PAIR: LazyLock<Option<Regex>> = LazyLock::new(|| {
 
 /// A number in a line, with its name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading<'a> {
+pub struct LoggedNumber<'a> {
     /// With its quotes.
     key: &'a str,
     separator: &'a str,
@@ -34,7 +34,7 @@ pub struct Reading<'a> {
 }
 
 /// The readings of a line whose names are those of a speed, a loss or a step.
-pub fn readings(line: &str) -> Vec<Reading<'_>> {
+pub fn readings(line: &str) -> Vec<LoggedNumber<'_>> {
     let Some(pair) = PAIR.as_ref() else {
         return Vec::new();
     };
@@ -46,7 +46,7 @@ pub fn readings(line: &str) -> Vec<Reading<'_>> {
         let bare = value.trim_start_matches(['\'', '"']);
         let name = key.trim_matches(['\'', '"']).to_ascii_lowercase();
         let usual = by_name(&name);
-        Some(Reading {
+        Some(LoggedNumber {
             key,
             separator: part("sep")?,
             quote: value.strip_suffix(bare).unwrap_or_default(),
@@ -102,7 +102,7 @@ fn by_words(lower: &str) -> Option<Meaning> {
     per_second().or_else(loss)
 }
 
-impl Reading<'_> {
+impl LoggedNumber<'_> {
     /// A metric definition whose pattern reads it, and nothing that only ends like its name.
     pub fn definition(&self) -> MetricDefinition {
         let bare = self.key.trim_matches(['\'', '"']);

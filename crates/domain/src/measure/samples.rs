@@ -64,7 +64,7 @@ pub struct LineError {
 
 /// Options for reading a body.
 #[derive(Debug, Clone, Copy)]
-pub struct Reading<'a> {
+pub struct ReadOptions<'a> {
     /// The latest time allowed for a point: slightly after now.
     pub latest: DateTime<Utc>,
     /// Skip bad lines instead of rejecting the whole body.
@@ -78,7 +78,7 @@ pub struct Reading<'a> {
 /// Reads what a training wrote, told apart by how it begins and by its columns.
 ///
 /// Lines without a time, or with an impossible one, are errors; every other cell that is not stored is in the report.
-pub fn read(body: &[u8], reading: Reading<'_>) -> Result<Batch, Vec<LineError>> {
+pub fn read(body: &[u8], reading: ReadOptions<'_>) -> Result<Batch, Vec<LineError>> {
     let body = encoding::utf8(body).map_err(|why| {
         vec![LineError {
             line: 1,

@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::reference::{self, Reference};
 use super::{StepKind, processing, purchase, tuning};
+use crate::endpoint::check as endpoint;
 use crate::finding::flaws::Flaw;
 use crate::finding::nearest;
 use crate::money::budget::{least_budget, limit_flaw};
 use crate::sagemaker::is_region;
-use crate::serving::check as serving;
 use crate::spec::labels;
 use crate::spec::pipeline::{PipelineSpec, StepSpec};
 
@@ -285,9 +285,9 @@ fn of_body(kind: StepKind, body: &Value, pointer: &str) -> Vec<Flaw> {
         StepKind::Processing => read(body).map(|spec| processing::flaws(&spec, pointer)),
         StepKind::Tuning => read(body).map(|spec| tuning::flaws(&spec, pointer)),
         StepKind::Transform => {
-            read(body).map(|spec| serving::transform_flaws(&spec, pointer, None))
+            read(body).map(|spec| endpoint::transform_flaws(&spec, pointer, None))
         }
-        StepKind::Endpoint => read(body).map(|spec| serving::endpoint_flaws(&spec, pointer, None)),
+        StepKind::Endpoint => read(body).map(|spec| endpoint::endpoint_flaws(&spec, pointer, None)),
         StepKind::Experiment | StepKind::FullRun | StepKind::Model => None,
     };
     flaws.unwrap_or_default()

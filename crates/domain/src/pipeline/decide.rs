@@ -140,7 +140,7 @@ fn end(states: &[StepState], is_cancelled: bool) -> PipelineState {
 
 /// A pipeline's money: what its steps have cost, and what those under way may still cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Means {
+pub struct PipelineFunds {
     pub budget_usd: Usd,
     /// Of works that are over, with what is still held for them.
     pub spent_usd: Usd,
@@ -148,7 +148,7 @@ pub struct Means {
     pub held_usd: Usd,
 }
 
-impl Means {
+impl PipelineFunds {
     /// What the next step may get: a started step's budget is its own until it is over, so the sum never exceeds
     /// the pipeline's.
     pub fn left(&self) -> Usd {

@@ -26,14 +26,14 @@ const NAME_MAX: usize = 64;
 
 /// What a step's job has from its pipeline.
 #[derive(Debug, Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct ProcessingContext<'a> {
     pub role_arn: &'a str,
     /// The folder for the step's outputs, without a slash at its end.
     pub output_s3_uri: &'a str,
 }
 
 /// The request, without name and marker: each attempt adds its own.
-pub fn request(spec: &ProcessingSpec, around: Surroundings<'_>) -> ProcessingJobRequest {
+pub fn request(spec: &ProcessingSpec, around: ProcessingContext<'_>) -> ProcessingJobRequest {
     let code = spec.script_s3_uri.as_ref().map(|uri| ProcessingInput {
         name: CODE.to_owned(),
         s3_uri: uri.clone(),
@@ -270,8 +270,8 @@ mod tests {
         serde_json::from_value(all).unwrap()
     }
 
-    fn around() -> Surroundings<'static> {
-        Surroundings {
+    fn around() -> ProcessingContext<'static> {
+        ProcessingContext {
             role_arn: "arn:aws:iam::111122223333:role/prep",
             output_s3_uri: "s3://b/out/pip_1/prepare",
         }

@@ -10,7 +10,7 @@ use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::number::real;
 use crate::ranking::outcome::{Outcome, Tokens};
-use crate::ranking::purchase::{Conditions, Purchase, RowName, Wanted, may_buy, names};
+use crate::ranking::purchase::{Conditions, Purchase, PurchaseChoice, RowName, may_buy, names};
 use crate::ranking::recommendation::{Conclusion, Ranked, Recommendation, RunOdds};
 use crate::spec::expectation::Expectation;
 use crate::spec::full_run::FullRunSpec;
@@ -138,11 +138,11 @@ pub fn choose<'a>(
     option: Option<PurchaseOption>,
 ) -> Result<&'a Ranked, String> {
     let wanted = match candidate {
-        Some(candidate) => Wanted::Named(RowName {
+        Some(candidate) => PurchaseChoice::Named(RowName {
             candidate,
             purchase_option: option,
         }),
-        None => Wanted::First(option),
+        None => PurchaseChoice::First(option),
     };
     let conditions = Conditions {
         wanted,

@@ -14,7 +14,7 @@ pub struct RowName<'a> {
 
 /// Which row is to be bought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum PurchaseChoice<'a> {
     /// The recommended one, under any purchase option or a given one.
     First(Option<PurchaseOption>),
     /// The one that came first when it was written down: nobody has chosen it.
@@ -26,7 +26,7 @@ pub enum Wanted<'a> {
 /// What is to be bought, and how sure the answer must be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Conditions<'a> {
-    pub wanted: Wanted<'a>,
+    pub wanted: PurchaseChoice<'a>,
     /// P(best) from which a row that only leads is bought too; without it, the conclusion must be clear.
     pub at_least: Option<f64>,
 }
@@ -49,9 +49,9 @@ pub enum Purchase<'a> {
 /// leads with the probability that was asked for.
 pub fn may_buy<'a>(answer: &'a Recommendation, conditions: &Conditions<'_>) -> Purchase<'a> {
     let first = match conditions.wanted {
-        Wanted::Named(name) => return named(answer, name),
-        Wanted::First(option) => first_under(answer, option),
-        Wanted::Written(name) => {
+        PurchaseChoice::Named(name) => return named(answer, name),
+        PurchaseChoice::First(option) => first_under(answer, option),
+        PurchaseChoice::Written(name) => {
             if let Err(why) = find(answer, name) {
                 return Purchase::WaitsForPerson { why };
             }

@@ -3,6 +3,7 @@
 //! counts by its prediction; every trial that is not ranked has a reason. "Not enough evidence" is a
 //! valid answer. The odds are drawn in [`crate::ranking::posterior`].
 
+use crate::finding::joined;
 use crate::lifecycle::state::TrialState;
 use crate::measure::overhead::Overhead;
 use crate::measure::steady::Steady;
@@ -148,7 +149,7 @@ fn judge(
     let share = repeats.stepping(pool).filter(|_| is_on_demand);
     let share = share.map(|share| share.mean);
     let beside = pooled.billed_beside_steps(tokens);
-    let around = Around {
+    let around = FullRunOverhead {
         share,
         paid_once: beside.unwrap_or_else(|| repeats.overhead(pool).seconds),
     };
@@ -174,24 +175,16 @@ fn reason_of(outcome: &Outcome) -> &str {
 
 fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
     if outcome.state == TrialState::Refused {
-        let reasons: Vec<&str> = outcome
-            .refusals
-            .iter()
-            .map(|finding| finding.message.as_str())
-            .collect();
-        let fixes: Vec<&str> = outcome
-            .refusals
-            .iter()
-            .map(|finding| finding.fix.as_str())
-            .collect();
-        let reason = if reasons.is_empty() {
-            reason_of(outcome).to_owned()
-        } else {
-            reasons.join("; ")
+        let refusals = outcome.refusals.iter();
+        let reasons = joined(refusals.clone().map(|finding| finding.message.as_str()));
+        let fixes = joined(refusals.map(|finding| finding.fix.as_str()));
+        let reason = match reasons.as_str() {
+            "" => reason_of(outcome),
+            reasons => reasons,
         };
         return Err((
             format!("refused: {reason}"),
-            (!fixes.is_empty()).then(|| fixes.join("; ")),
+            (!fixes.is_empty()).then_some(fixes),
         ));
     }
     if let Some(finding) = &outcome.incomparable {
@@ -237,7 +230,7 @@ fn rankable(outcome: &Outcome) -> Result<Evidence<'_>, Unranked> {
 
 /// What the full run takes beside its steps.
 #[derive(Clone, Copy)]
-struct Around {
+struct FullRunOverhead {
     /// Of the time that recurs, what its steps take.
     share: Option<f64>,
     /// Billed seconds that are paid once, however long the run is.
@@ -282,7 +275,7 @@ fn full_run(evidence: Evidence<'_>, goodput: f64, paid_once: f64, tokens: Tokens
 
 fn project(
     evidence: Evidence<'_>,
-    around: Around,
+    around: FullRunOverhead,
     objective: &ObjectiveSpec,
     tokens: Tokens,
 ) -> Result<(Ranked, FullRun), Unranked> {
@@ -297,7 +290,7 @@ fn project(
             None,
         )
     };
-    let Around { share, paid_once } = around;
+    let FullRunOverhead { share, paid_once } = around;
     let goodput = speed.mean * share.unwrap_or(1.0);
     let run = full_run(evidence, goodput, paid_once, tokens);
     let FullRun {

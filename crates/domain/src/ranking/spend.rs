@@ -33,7 +33,7 @@ pub(super) fn spend(repeats: &Repeats<'_>, first: Option<&Ranked>) -> Spend {
 }
 
 /// What an answer is worth against buying by the predictions alone.
-pub(super) struct Worth<'a> {
+pub(super) struct AnswerWorth<'a> {
     /// What would have been bought: the cheapest as predicted.
     pub(super) unmeasured: &'a str,
     /// Dollars of a full run that the answer saves.
@@ -49,7 +49,7 @@ pub(super) fn worth<'a>(
     ranked: &[Ranked],
     spend: &Spend,
     tokens: Tokens,
-) -> Option<Worth<'a>> {
+) -> Option<AnswerWorth<'a>> {
     let unmeasured = cheapest_as_predicted(outcomes)?;
     let row = ranked.iter().find(|row| row.candidate == unmeasured)?;
     let first = ranked.first()?;
@@ -62,7 +62,7 @@ pub(super) fn worth<'a>(
     }
     let saved = row.projected_cost_usd - first.projected_cost_usd;
     let per_token = saved.as_f64() / real(tokens.total);
-    Some(Worth {
+    Some(AnswerWorth {
         unmeasured,
         saved,
         break_even_tokens: spend.losers_usd.as_f64() / per_token,

@@ -7,7 +7,7 @@ use crate::number::real;
 use crate::ranking::headline::{name, percent, superlative};
 use crate::ranking::outcome::{Outcome, Reached, Target, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
-use crate::ranking::spend::{self, Worth};
+use crate::ranking::spend::{self, AnswerWorth};
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 /// The conclusion where a trial has the model already.
@@ -280,7 +280,7 @@ pub(super) fn worth(
     spend: &Spend,
     tokens: Tokens,
 ) -> Option<String> {
-    let Worth {
+    let AnswerWorth {
         unmeasured,
         saved,
         break_even_tokens,

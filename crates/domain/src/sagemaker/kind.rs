@@ -1,7 +1,7 @@
 //! The kinds of job that this service has SageMaker run, and a request of any kind. What each kind sends is
 //! in [`super::request`], [`super::processing`], [`super::tuning`] and [`super::hosting`].
 
-use crate::sagemaker::hosting::{EndpointRequest, TransformJobRequest};
+use crate::sagemaker::endpoint::{EndpointRequest, TransformJobRequest};
 use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::request::TrainingJobRequest;
 use crate::sagemaker::tuning::TuningJobRequest;

@@ -1,7 +1,7 @@
 //! SageMaker in domain terms: requests, observed jobs, and the nouns that both are written with.
 
+pub mod endpoint;
 pub mod error;
-pub mod hosting;
 pub mod image;
 pub mod kind;
 pub mod limiter;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use bakeoff_domain::checkpoint::{Known, StoredObject, Wholeness, find};
+use bakeoff_domain::checkpoint::{CheckpointFacts, Completeness, StoredObject, find};
 use chrono::{DateTime, TimeDelta};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn one(case: &Case) -> (&'static str, Value) {
         .files
         .iter()
         .filter_map(|file| Some((file.path.clone(), file.text.clone()?)));
-    let known = Known {
+    let known = CheckpointFacts {
         ranks: None,
         trackers: trackers.collect(),
     };
@@ -84,12 +84,12 @@ fn one(case: &Case) -> (&'static str, Value) {
     let is_step = only.step == case.want.step;
     let wants = |state: &str| case.want.state.starts_with(state);
     let verdict = match &only.wholeness {
-        Wholeness::Complete if wants("complete") && is_step => "right",
-        Wholeness::Incomplete { .. } if wants("incomplete") && is_step => "right",
+        Completeness::Complete if wants("complete") && is_step => "right",
+        Completeness::Incomplete { .. } if wants("incomplete") && is_step => "right",
         // A single file may be whole: nothing in it says so.
-        Wholeness::Unknown if wants("one file") && is_step => "right",
-        Wholeness::Incomplete { .. } if !wants("incomplete") => "falsely_incomplete",
-        Wholeness::Unknown => "unknown",
+        Completeness::Unknown if wants("one file") && is_step => "right",
+        Completeness::Incomplete { .. } if !wants("incomplete") => "falsely_incomplete",
+        Completeness::Unknown => "unknown",
         _ => "wrong",
     };
     (verdict, said)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::measure::derived::TrainingShape;
-use bakeoff_domain::measure::samples::{self, Batch, LineError, Note, Reading, figures};
+use bakeoff_domain::measure::samples::{self, Batch, LineError, Note, ReadOptions, figures};
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ fn one(body: &[u8], wanted: Option<&Wanted>) -> (&'static str, Value) {
         ..Wanted::default()
     };
     let own = wanted.unwrap_or(&usual);
-    let reading = Reading {
+    let reading = ReadOptions {
         latest: at(LATEST).unwrap_or_default(),
         skip_bad_lines: false,
         started_at: at(STARTED_AT),

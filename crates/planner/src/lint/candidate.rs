@@ -16,7 +16,7 @@ use bakeoff_domain::spec::{
     runs_on,
 };
 
-use super::Known;
+use super::LintContext;
 use super::request::{COUNT_MAX, profile_bounds};
 use super::training::unknown_type;
 use crate::comparison;
@@ -35,7 +35,7 @@ const HYPERPARAMETER_CHARS_MAX: usize = 2500;
 pub(super) fn check(
     spec: &ExperimentSpec,
     index: usize,
-    known: Known<'_>,
+    known: LintContext<'_>,
     findings: &mut Vec<Finding>,
 ) {
     let Some(candidate) = spec.candidates.get(index) else {

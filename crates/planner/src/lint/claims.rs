@@ -9,7 +9,7 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::spec::claim::{Claims, HardwareClaim, SpeedClaim};
 use bakeoff_domain::spec::{Precision, ProfileSpec};
 
-use super::Known;
+use super::LintContext;
 use crate::predict::Case;
 use crate::rules::found;
 use crate::setup::Setup;
@@ -17,7 +17,7 @@ use crate::setup::Setup;
 /// What claims are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts<'a> {
-    pub(super) known: Known<'a>,
+    pub(super) known: LintContext<'a>,
     pub(super) model: Option<&'a ModelShape>,
     /// Sequences per step.
     pub(super) global_batch: Option<u64>,
@@ -29,7 +29,7 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// For a document that does not describe its model and names no instance type.
-    pub(super) fn of(known: Known<'a>) -> Self {
+    pub(super) fn of(known: LintContext<'a>) -> Self {
         Self {
             known,
             model: None,

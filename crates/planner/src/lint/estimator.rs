@@ -9,7 +9,7 @@ use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value, json};
 
 use super::api::Call;
-use super::job::{At, Group, Job, Origin, registry_region, strings};
+use super::job::{Group, Job, Located, Origin, registry_region, strings};
 use super::{bodies, shape, training};
 use crate::render::{estimator, sdk};
 use crate::rules::found;
@@ -332,11 +332,11 @@ pub(super) fn job(document: &Value) -> Job {
         arguments
             .get(key)
             .and_then(Value::as_u64)
-            .map(|value| At::new(value, format!("/{key}")))
+            .map(|value| Located::new(value, format!("/{key}")))
     };
     let flag = |key: &str| arguments.get(key).and_then(Value::as_bool).unwrap_or(false);
     groups(arguments, &mut job);
-    job.region = text("region").map(|region| At::new(region.to_owned(), "/region"));
+    job.region = text("region").map(|region| Located::new(region.to_owned(), "/region"));
     job.is_spot = flag("use_spot_instances");
     job.max_runtime = number("max_run");
     job.max_wait = number("max_wait");
@@ -353,10 +353,11 @@ pub(super) fn job(document: &Value) -> Job {
     job.checks_infrastructure = flag("enable_infra_check");
     job.environment = strings(arguments.get("environment"));
     job.has_environment = arguments.get("environment").is_some_and(Value::is_object);
-    job.entry_point = text("entry_point").map(|script| At::new(script.to_owned(), "/entry_point"));
+    job.entry_point =
+        text("entry_point").map(|script| Located::new(script.to_owned(), "/entry_point"));
     for key in ["sdk_class", "base_job_name", "job_name"] {
         job.words
-            .extend(text(key).map(|word| At::new(word.to_owned(), format!("/{key}"))));
+            .extend(text(key).map(|word| Located::new(word.to_owned(), format!("/{key}"))));
     }
     job.words.extend(job.entry_point.clone());
     let hyper = arguments
@@ -365,7 +366,7 @@ pub(super) fn job(document: &Value) -> Job {
         .into_iter()
         .flatten();
     job.hyperparameters = hyper
-        .map(|(key, _)| At::new(key.clone(), format!("/hyperparameters/{}", escaped(key))))
+        .map(|(key, _)| Located::new(key.clone(), format!("/hyperparameters/{}", escaped(key))))
         .collect();
     libraries(arguments, &mut job);
     job
@@ -380,7 +381,7 @@ fn image(arguments: &Map<String, Value>, job: &mut Job) {
     };
     job.image = estimator::image(arguments)
         .and_then(|uri| sdk::image(&uri))
-        .map(|image| At::new(image, place));
+        .map(|image| Located::new(image, place));
     job.image_region = arguments
         .get("image_uri")
         .and_then(Value::as_str)
@@ -393,8 +394,8 @@ fn groups(arguments: &Map<String, Value>, job: &mut Job) {
     let of = |members: &Map<String, Value>, place: &str| {
         let kind = members.get("instance_type")?.as_str()?;
         Some(Group {
-            instance_type: At::new(kind.to_owned(), format!("{place}/instance_type")),
-            count: At::new(
+            instance_type: Located::new(kind.to_owned(), format!("{place}/instance_type")),
+            count: Located::new(
                 members.get("instance_count")?.as_u64()?,
                 format!("{place}/instance_count"),
             ),
@@ -432,7 +433,7 @@ fn observers(arguments: &Map<String, Value>, job: &mut Job) {
         .get("profiler_config")
         .and_then(|config| config.get("system_monitor_interval_millis"))
         .and_then(Value::as_u64)
-        .map(|ms| At::new(ms, "/profiler_config/system_monitor_interval_millis"));
+        .map(|ms| Located::new(ms, "/profiler_config/system_monitor_interval_millis"));
     rules(arguments, job);
 }
 
@@ -449,7 +450,7 @@ fn rules(arguments: &Map<String, Value>, job: &mut Job) {
         let named = |key: &str| {
             rule.get(key)
                 .and_then(Value::as_str)
-                .map(|name| At::new(name.to_owned(), format!("/rules/{index}/{key}")))
+                .map(|name| Located::new(name.to_owned(), format!("/rules/{index}/{key}")))
         };
         job.profiler_rules.extend(named("profiler_rule"));
         job.debug_rules.extend(named("rule"));
@@ -458,7 +459,7 @@ fn rules(arguments: &Map<String, Value>, job: &mut Job) {
 
 fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
     for (library, pointer) in estimator::libraries(arguments) {
-        job.libraries.push(At::new(library, pointer));
+        job.libraries.push(Located::new(library, pointer));
     }
     let Some(distribution) = arguments.get("distribution").and_then(Value::as_object) else {
         return;
@@ -470,7 +471,7 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
         .get("mpi")
         .and_then(|mpi| mpi.get("processes_per_host"))
         .and_then(Value::as_u64)
-        .map(|count| At::new(count, "/distribution/mpi/processes_per_host"));
+        .map(|count| Located::new(count, "/distribution/mpi/processes_per_host"));
     let is_smp = job
         .libraries
         .iter()
@@ -485,7 +486,7 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
         )
         .find_map(|value| value.get("parameters")?.as_object().cloned());
     let place = format!("{}/parameters", library.pointer);
-    job.smp = Some(At::new(parameters.unwrap_or_default(), place));
+    job.smp = Some(Located::new(parameters.unwrap_or_default(), place));
 }
 
 /// Reports what SageMaker itself would refuse in the request that the SDK sends, beyond what the

@@ -15,12 +15,12 @@ use crate::render::sdk::{self, Image};
 
 /// A value and its position in the document.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct At<T> {
+pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) pointer: String,
 }
 
-impl<T> At<T> {
+impl<T> Located<T> {
     pub(super) fn new(value: T, pointer: impl Into<String>) -> Self {
         Self {
             value,
@@ -98,8 +98,8 @@ impl Origin {
 /// Instances of one type.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Group {
-    pub(super) instance_type: At<String>,
-    pub(super) count: At<u64>,
+    pub(super) instance_type: Located<String>,
+    pub(super) count: Located<u64>,
 }
 
 /// A training job as a document describes it.
@@ -111,40 +111,40 @@ pub(super) struct Job {
     pub(super) is_mixed: bool,
     /// Only one of the groups is used, depending on availability.
     pub(super) is_either: bool,
-    pub(super) region: Option<At<String>>,
+    pub(super) region: Option<Located<String>>,
     pub(super) is_spot: bool,
     /// A built-in or marketplace algorithm.
     pub(super) is_algorithm: bool,
-    pub(super) max_runtime: Option<At<u64>>,
-    pub(super) max_wait: Option<At<u64>>,
-    pub(super) keep_alive: Option<At<u64>>,
+    pub(super) max_runtime: Option<Located<u64>>,
+    pub(super) max_wait: Option<Located<u64>>,
+    pub(super) keep_alive: Option<Located<u64>>,
     pub(super) has_checkpoint: bool,
-    pub(super) volume_gb: Option<At<u64>>,
+    pub(super) volume_gb: Option<Located<u64>>,
     pub(super) volume_key: Option<String>,
-    pub(super) image: Option<At<Image>>,
+    pub(super) image: Option<Located<Image>>,
     /// The region of the registry that the image is in, and the image's pointer.
     pub(super) image_region: Option<(String, String)>,
     /// Every launcher that is requested for the script.
-    pub(super) libraries: Vec<At<ParallelLibrary>>,
-    pub(super) smp: Option<At<Map<String, Value>>>,
+    pub(super) libraries: Vec<Located<ParallelLibrary>>,
+    pub(super) smp: Option<Located<Map<String, Value>>>,
     pub(super) has_mpi: bool,
     pub(super) has_torch_distributed: bool,
-    pub(super) processes_per_host: Option<At<u64>>,
+    pub(super) processes_per_host: Option<Located<u64>>,
     pub(super) compiler: Option<String>,
     pub(super) has_debugger: bool,
     pub(super) has_profiler: bool,
     pub(super) profiler_disabled: Option<String>,
-    pub(super) profiler_interval: Option<At<u64>>,
-    pub(super) profiler_rules: Vec<At<String>>,
-    pub(super) debug_rules: Vec<At<String>>,
-    pub(super) entry_point: Option<At<String>>,
-    pub(super) hyperparameters: Vec<At<String>>,
+    pub(super) profiler_interval: Option<Located<u64>>,
+    pub(super) profiler_rules: Vec<Located<String>>,
+    pub(super) debug_rules: Vec<Located<String>>,
+    pub(super) entry_point: Option<Located<String>>,
+    pub(super) hyperparameters: Vec<Located<String>>,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) has_environment: bool,
     pub(super) retries: bool,
     pub(super) checks_infrastructure: bool,
     /// Names that people chose: of jobs, scripts, classes.
-    pub(super) words: Vec<At<String>>,
+    pub(super) words: Vec<Located<String>>,
 }
 
 impl Job {
@@ -211,11 +211,15 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// The value at a pointer, with that pointer; `None` if it is absent or of another type.
-fn at<T>(document: &Value, pointer: &str, read: impl Fn(&Value) -> Option<T>) -> Option<At<T>> {
+fn at<T>(
+    document: &Value,
+    pointer: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Option<Located<T>> {
     document
         .pointer(pointer)
         .and_then(read)
-        .map(|value| At::new(value, pointer))
+        .map(|value| Located::new(value, pointer))
 }
 
 /// The strings of an object.
@@ -286,11 +290,11 @@ fn groups_of_body(body: &Value, job: &mut Job) {
             .and_then(Value::as_u64)
             .unwrap_or(1);
         Some(Group {
-            instance_type: At::new(
+            instance_type: Located::new(
                 text(group.get("InstanceType")?)?,
                 format!("{place}/InstanceType"),
             ),
-            count: At::new(count, format!("{place}/InstanceCount")),
+            count: Located::new(count, format!("{place}/InstanceCount")),
         })
     };
     let listed = |place: &str| -> Option<Vec<Group>> {
@@ -332,7 +336,7 @@ fn observers_of_body(body: &Value, job: &mut Job) {
     job.debug_rules = rules_of(body, "DebugRuleConfigurations");
 }
 
-fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
+fn rules_of(body: &Value, member: &str) -> Vec<Located<String>> {
     let rules = body
         .get(member)
         .and_then(Value::as_array)
@@ -344,7 +348,7 @@ fn rules_of(body: &Value, member: &str) -> Vec<At<String>> {
             let name = rule
                 .pointer("/RuleParameters/rule_to_invoke")
                 .or_else(|| rule.get("RuleConfigurationName"))?;
-            Some(At::new(text(name)?, format!("/{member}/{index}")))
+            Some(Located::new(text(name)?, format!("/{member}/{index}")))
         })
         .collect()
 }
@@ -367,9 +371,9 @@ fn started_by(body: &Value, job: &mut Job) {
     let has_torch = is_on("sagemaker_torch_distributed_enabled");
     let libraries = libraries_of(is_on, mp.is_some(), has_torch);
     job.libraries.extend(
-        libraries.map(|(key, library)| At::new(library, format!("/HyperParameters/{key}"))),
+        libraries.map(|(key, library)| Located::new(library, format!("/HyperParameters/{key}"))),
     );
-    job.smp = mp.map(|parameters| At::new(parameters, "/HyperParameters/mp_parameters"));
+    job.smp = mp.map(|parameters| Located::new(parameters, "/HyperParameters/mp_parameters"));
     job.has_mpi = is_on("sagemaker_mpi_enabled");
     job.has_torch_distributed = has_torch;
     if is_on("sagemaker_training_compiler_enabled") {
@@ -377,16 +381,19 @@ fn started_by(body: &Value, job: &mut Job) {
     }
     let text = |key: &str| {
         let text = hyper.get(key)?.as_str()?.trim_matches('"');
-        Some(At::new(text.to_owned(), format!("/HyperParameters/{key}")))
+        Some(Located::new(
+            text.to_owned(),
+            format!("/HyperParameters/{key}"),
+        ))
     };
     let processes = text("sagemaker_mpi_num_of_processes_per_host");
     job.processes_per_host =
-        processes.and_then(|count| Some(At::new(count.value.parse().ok()?, count.pointer)));
+        processes.and_then(|count| Some(Located::new(count.value.parse().ok()?, count.pointer)));
     job.entry_point = text("sagemaker_program");
     job.words.extend(job.entry_point.clone());
     let own = hyper.keys().filter(|key| !key.starts_with("sagemaker_"));
     job.hyperparameters = own
-        .map(|key| At::new(key.clone(), format!("/HyperParameters/{}", escaped(key))))
+        .map(|key| Located::new(key.clone(), format!("/HyperParameters/{}", escaped(key))))
         .collect();
 }
 
@@ -437,26 +444,26 @@ pub(super) fn of_candidate(
     let mut job = Job::new(Origin::Candidate(index));
     let place = format!("/candidates/{index}");
     job.groups = vec![Group {
-        instance_type: At::new(
+        instance_type: Located::new(
             candidate.instance_type.clone(),
             format!("{place}/instance_type"),
         ),
-        count: At::new(
+        count: Located::new(
             u64::from(candidate.instance_count),
             format!("{place}/instance_count"),
         ),
     }];
-    job.region = Some(At::new(spec.region.clone(), "/region"));
+    job.region = Some(Located::new(spec.region.clone(), "/region"));
     job.is_spot = candidate.purchase_options.contains(&PurchaseOption::Spot);
-    job.max_runtime = Some(At::new(
+    job.max_runtime = Some(Located::new(
         u64::from(spec.max_runtime_seconds),
         "/max_runtime_seconds",
     ));
     job.max_wait = spec
         .max_wait_seconds
-        .map(|wait| At::new(u64::from(wait), "/max_wait_seconds"));
+        .map(|wait| Located::new(u64::from(wait), "/max_wait_seconds"));
     job.has_checkpoint = spec.checkpoint.is_some();
-    job.words = vec![At::new(spec.name.clone(), "/name")];
+    job.words = vec![Located::new(spec.name.clone(), "/name")];
     of_workload(workload, &mut job);
     if let Some(profile) = &candidate.profile {
         of_profile(profile, &format!("{place}/profile"), &mut job);
@@ -465,25 +472,25 @@ pub(super) fn of_candidate(
 }
 
 fn of_workload(workload: &WorkloadSpec, job: &mut Job) {
-    job.image = sdk::image(&workload.image).map(|image| At::new(image, "/workload/image"));
+    job.image = sdk::image(&workload.image).map(|image| Located::new(image, "/workload/image"));
     job.image_region = registry_region(&workload.image)
         .map(|region| (region.to_owned(), "/workload/image".to_owned()));
     of_techniques(&workload.techniques, job);
     job.entry_point = workload
         .script
         .as_ref()
-        .map(|script| At::new(script.entry_point.clone(), "/workload/script/entry_point"));
+        .map(|script| Located::new(script.entry_point.clone(), "/workload/script/entry_point"));
     job.words
-        .push(At::new(workload.name.clone(), "/workload/name"));
+        .push(Located::new(workload.name.clone(), "/workload/name"));
     job.words.extend(job.entry_point.clone());
     job.hyperparameters = keys(&workload.hyperparameters, "/workload/hyperparameters").collect();
 }
 
 /// The keys of an object, each with its pointer.
-fn keys(object: &BTreeMap<String, String>, place: &str) -> impl Iterator<Item = At<String>> {
+fn keys(object: &BTreeMap<String, String>, place: &str) -> impl Iterator<Item = Located<String>> {
     object
         .keys()
-        .map(move |key| At::new(key.clone(), format!("{place}/{}", escaped(key))))
+        .map(move |key| Located::new(key.clone(), format!("{place}/{}", escaped(key))))
 }
 
 fn of_techniques(techniques: &Techniques, job: &mut Job) {
@@ -495,17 +502,17 @@ fn of_techniques(techniques: &Techniques, job: &mut Job) {
     job.has_profiler = techniques.profiler.is_some();
     job.retries = techniques.retry_attempts.is_some();
     job.checks_infrastructure = techniques.infra_check;
-    let named = |rules: &[String], member: &str| -> Vec<At<String>> {
+    let named = |rules: &[String], member: &str| -> Vec<Located<String>> {
         let numbered = rules.iter().enumerate();
         numbered
-            .map(|(i, rule)| At::new(rule.clone(), format!("{}/{i}", of(member))))
+            .map(|(i, rule)| Located::new(rule.clone(), format!("{}/{i}", of(member))))
             .collect()
     };
     if let Some(profiler) = &techniques.profiler {
         job.profiler_rules = named(&profiler.rules, "profiler/rules");
         job.profiler_interval = profiler
             .interval_milliseconds
-            .map(|ms| At::new(u64::from(ms), of("profiler/interval_milliseconds")));
+            .map(|ms| Located::new(u64::from(ms), of("profiler/interval_milliseconds")));
     }
     if let Some(debugger) = &techniques.debugger {
         job.debug_rules = named(&debugger.rules, "debugger/rules");
@@ -519,15 +526,15 @@ fn of_profile(profile: &ProfileSpec, place: &str, job: &mut Job) {
     job.environment.clone_from(&profile.environment);
     job.volume_gb = profile
         .volume_size_gb
-        .map(|gb| At::new(u64::from(gb), format!("{place}/volume_size_gb")));
+        .map(|gb| Located::new(u64::from(gb), format!("{place}/volume_size_gb")));
     if profile.library != ParallelLibrary::None {
-        job.libraries.push(At::new(profile.library, place));
+        job.libraries.push(Located::new(profile.library, place));
     }
     let is_smp = matches!(
         profile.library,
         ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
     );
-    job.smp = is_smp.then(|| At::new(profile.smp(), format!("{place}/smp_parameters")));
+    job.smp = is_smp.then(|| Located::new(profile.smp(), format!("{place}/smp_parameters")));
     // The rendered request contains what each library needs.
     job.has_mpi = matches!(
         profile.library,
@@ -536,5 +543,5 @@ fn of_profile(profile: &ProfileSpec, place: &str, job: &mut Job) {
     job.has_torch_distributed = profile.library == ParallelLibrary::SmpV2;
     job.processes_per_host = profile
         .processes_per_host
-        .map(|count| At::new(u64::from(count), format!("{place}/processes_per_host")));
+        .map(|count| Located::new(u64::from(count), format!("{place}/processes_per_host")));
 }

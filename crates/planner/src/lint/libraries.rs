@@ -9,7 +9,7 @@ use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, nearest};
 use bakeoff_domain::spec::{ParallelLibrary, runs_on};
 use serde_json::{Map, Value};
 
-use super::job::{At, Job, Member, Origin};
+use super::job::{Job, Located, Member, Origin};
 use crate::render::sdk::{Framework, Image};
 use crate::rules::found;
 
@@ -68,7 +68,7 @@ fn is_python(script: &str) -> bool {
         .is_some_and(|extension| extension.eq_ignore_ascii_case("py"))
 }
 
-fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
+fn on_types(job: &Job, library: &Located<ParallelLibrary>, findings: &mut Vec<Finding>) {
     // In a mixed cluster the library runs on only one group, and the request does not say which.
     let kinds = job.groups.iter().filter(|_| !job.is_mixed);
     let wrong = kinds
@@ -123,8 +123,8 @@ fn on_types(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding
 
 /// Checks the image against a library's version range (sagemaker SDK 2.257.7, fw_utils.py).
 fn versions(
-    library: &At<ParallelLibrary>,
-    image: &At<Image>,
+    library: &Located<ParallelLibrary>,
+    image: &Located<Image>,
     is_trainium: bool,
     findings: &mut Vec<Finding>,
 ) {
@@ -181,7 +181,7 @@ fn made_for(library: ParallelLibrary, framework: Framework, is_trainium: bool) -
 
 fn together(job: &Job, findings: &mut Vec<Finding>) {
     let smdistributed = [ParallelLibrary::Smddp, ParallelLibrary::SmpV1];
-    let is_refused = |image: &&At<Image>| image.value.tag.contains("2.0.1-gpu-py310-cu121");
+    let is_refused = |image: &&Located<Image>| image.value.tag.contains("2.0.1-gpu-py310-cu121");
     if let Some(image) = job.image.as_ref().filter(is_refused)
         && job
             .libraries
@@ -194,7 +194,7 @@ fn together(job: &Job, findings: &mut Vec<Finding>) {
         );
     }
     mixed_cluster(job, findings);
-    let names: Vec<&At<ParallelLibrary>> = job.libraries.iter().collect();
+    let names: Vec<&Located<ParallelLibrary>> = job.libraries.iter().collect();
     if let [_, second, ..] = names.as_slice() {
         let all: Vec<&str> = names.iter().map(|found| called(found.value)).collect();
         findings.push(
@@ -223,7 +223,7 @@ fn mixed_cluster(job: &Job, findings: &mut Vec<Finding>) {
     }
 }
 
-fn smp_v1(job: &Job, library: &At<ParallelLibrary>, findings: &mut Vec<Finding>) {
+fn smp_v1(job: &Job, library: &Located<ParallelLibrary>, findings: &mut Vec<Finding>) {
     findings.push(found("smp-v1-archived", &library.pointer));
     if job.has_mpi {
         return;
@@ -316,7 +316,7 @@ const V2: [&str; 9] = [
     "random_seed",
 ];
 
-fn smp(job: &Job, parameters: &At<Map<String, Value>>, findings: &mut Vec<Finding>) {
+fn smp(job: &Job, parameters: &Located<Map<String, Value>>, findings: &mut Vec<Finding>) {
     let is_v2 = job.has_torch_distributed;
     let at = |key: &str| format!("{}/{}", parameters.pointer, escaped(key));
     let known: Vec<&str> = if is_v2 {
@@ -359,7 +359,7 @@ fn pipeline_degree(parameters: &Map<String, Value>) -> Option<u64> {
 
 /// Checks that some degree is given, and that the two names of the pipeline's degree agree.
 fn smp_degrees(
-    parameters: &At<Map<String, Value>>,
+    parameters: &Located<Map<String, Value>>,
     at: impl Fn(&str) -> String,
     findings: &mut Vec<Finding>,
 ) {

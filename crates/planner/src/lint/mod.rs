@@ -66,7 +66,7 @@ pub enum Document {
 
 /// What a document is checked against, beyond its own content.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct LintContext<'a> {
     /// The prices in force.
     pub prices: &'a [Price],
     /// Calibration of the predicted speeds. It must be the forecast's, or linter and forecast would
@@ -77,7 +77,7 @@ pub struct Known<'a> {
 /// Lints a document of any kind against its own content and the prices in force.
 pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let known = Known {
+    let known = LintContext {
         prices,
         calibration: &Calibration::shipped(),
     };
@@ -106,7 +106,7 @@ pub fn document(document: &Document, prices: &[Price]) -> Vec<Finding> {
 }
 
 /// Checks a document that is none of our own types.
-fn foreign(kind: Kind, value: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
+fn foreign(kind: Kind, value: &Value, known: LintContext<'_>, findings: &mut Vec<Finding>) {
     let body = |call, findings: &mut Vec<Finding>| {
         let body = bodies::Body {
             call,
@@ -142,7 +142,7 @@ fn foreign(kind: Kind, value: &Value, known: Known<'_>, findings: &mut Vec<Findi
 }
 
 /// Checks the claims among an estimator's arguments.
-fn claimed(arguments: &Value, known: Known<'_>, findings: &mut Vec<Finding>) {
+fn claimed(arguments: &Value, known: LintContext<'_>, findings: &mut Vec<Finding>) {
     match arguments.get("claims").cloned().map(serde_json::from_value) {
         Some(Ok(claims)) => {
             claims::check(&claims, "/claims", claims::Facts::of(known), findings);
@@ -201,7 +201,7 @@ fn mark_candidate(candidate: usize, findings: &mut [Finding], from: usize) {
 pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
     lint_with(
         spec,
-        Known {
+        LintContext {
             prices,
             calibration: &forecast::calibrated(spec),
         },
@@ -209,7 +209,7 @@ pub fn lint(spec: &ExperimentSpec, prices: &[Price]) -> Vec<Finding> {
 }
 
 /// The same, when more is known about speeds than the experiment says.
-pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
+pub fn lint_with(spec: &ExperimentSpec, known: LintContext<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     request::experiment(spec, &mut findings);
     request::limits(spec, &mut findings);
@@ -241,7 +241,7 @@ pub fn lint_with(spec: &ExperimentSpec, known: Known<'_>) -> Vec<Finding> {
 }
 
 /// Checks each candidate on its hardware, and the training job that it would become.
-fn candidates(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
+fn candidates(spec: &ExperimentSpec, known: LintContext<'_>, findings: &mut Vec<Finding>) {
     for (index, found) in spec.candidates.iter().enumerate() {
         let from = findings.len();
         candidate::check(spec, index, known, findings);
@@ -254,7 +254,7 @@ fn candidates(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Findin
     }
 }
 
-fn claims_of(spec: &ExperimentSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
+fn claims_of(spec: &ExperimentSpec, known: LintContext<'_>, findings: &mut Vec<Finding>) {
     let Some(claimed) = &spec.claims else { return };
     let candidates = spec.candidates.iter();
     let runs_on: Vec<&str> = candidates.map(|one| one.instance_type.as_str()).collect();

@@ -10,7 +10,7 @@ use bakeoff_domain::spec::run::RunSpec;
 use rust_decimal::Decimal;
 
 use super::request::model::described;
-use super::{Known, candidate, claims};
+use super::{LintContext, candidate, claims};
 use crate::rules::found;
 use crate::setup::Setup;
 
@@ -84,7 +84,7 @@ pub fn check(run: &RunSpec) -> Vec<Finding> {
 }
 
 /// Checks the run's claims, and profile settings that it could do without.
-pub(super) fn claimed(run: &RunSpec, known: Known<'_>, findings: &mut Vec<Finding>) {
+pub(super) fn claimed(run: &RunSpec, known: LintContext<'_>, findings: &mut Vec<Finding>) {
     let model = run.model.as_ref().filter(|model| is_sound(model));
     if let Some(claimed) = &run.claims {
         let runs_on: Vec<&str> = run.like_instance_type.as_deref().into_iter().collect();

@@ -178,7 +178,7 @@ fn a_measured_speed_decides_whether_the_time_is_enough() {
         let calibration = forecast::calibrated(&informed);
         lint_with(
             &with(json!([])),
-            Known {
+            LintContext {
                 prices: &prices(),
                 calibration: &calibration,
             },

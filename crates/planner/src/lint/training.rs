@@ -7,7 +7,7 @@ use bakeoff_domain::catalog::{self, EFA_VARIABLES, InstanceType, regions};
 use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, nearest};
 use serde_json::{Value, json};
 
-use super::job::{At, Group, Job, Member, Origin};
+use super::job::{Group, Job, Located, Member, Origin};
 use crate::render::sdk;
 use crate::rules::found;
 
@@ -174,7 +174,7 @@ fn clusters(job: &Job, findings: &mut Vec<Finding>) {
 const SUPERSEDED: [&str; 3] = ["p2", "p3", "p3dn"];
 
 /// Reports a type that EC2 does not list in a region: SageMaker cannot have it there.
-fn not_in_region(instance_type: &At<String>, region: &str) -> Option<Finding> {
+fn not_in_region(instance_type: &Located<String>, region: &str) -> Option<Finding> {
     let regions = regions::of(&instance_type.value).filter(|all| !all.contains(&region))?;
     let mut finding = found("type-not-in-region", &instance_type.pointer);
     let family = catalog::find(&instance_type.value).map(InstanceType::family);

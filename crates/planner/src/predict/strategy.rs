@@ -114,7 +114,7 @@ impl<'a> Question<'a> {
 }
 
 /// A profile that fits, with its speed; 0 if there is no prediction.
-struct Found {
+struct FittingProfile {
     profile: ProfileSpec,
     fit: Fit,
     speed: f64,
@@ -184,7 +184,7 @@ pub fn advise(question: Question<'_>) -> Result<Advice, String> {
 
 /// Tries tensor parallel within an instance first, because its traffic occurs in every layer, and
 /// then a pipeline between instances.
-fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Found> {
+fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<FittingProfile> {
     let each = question.cluster.instance.accelerator_count;
     let within = (1..=4)
         .map(|power| 1u32 << power)
@@ -238,7 +238,7 @@ fn stages(offload: CpuOffload, replicas: u64, tensor: u32) -> impl Iterator<Item
 }
 
 /// All profiles that fit under one kind of offload and one split of the model.
-fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Found> {
+fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<FittingProfile> {
     let Split { tensor, pipeline } = split;
     let replicas = u64::from(question.accelerators() / (tensor * pipeline));
     if replicas == 0 || !question.global_batch.is_multiple_of(replicas) {
@@ -271,7 +271,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fou
                     break; // a larger micro-batch needs more
                 }
                 let speed = question.speed(&profile).unwrap_or_default();
-                all.push(Found {
+                all.push(FittingProfile {
                     profile,
                     fit,
                     speed,
@@ -299,12 +299,12 @@ fn library(question: &Question<'_>, stage: u8, split: Split) -> ParallelLibrary 
 }
 
 /// The fastest profile; among equally fast ones, the one that shards and recomputes least.
-fn best(found: Vec<Found>) -> Option<Found> {
+fn best(found: Vec<FittingProfile>) -> Option<FittingProfile> {
     let fastest = found.iter().map(|one| one.speed).fold(0.0, f64::max);
     let equal = found
         .into_iter()
         .filter(|one| one.speed >= fastest * (1.0 - INDIFFERENT));
-    let cost = |one: &Found| {
+    let cost = |one: &FittingProfile| {
         (
             one.profile.zero_stage,
             one.profile.activation_checkpointing,
@@ -347,7 +347,12 @@ fn why_this_stage(question: &Question<'_>, profile: &ProfileSpec, offload: CpuOf
     }
 }
 
-fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut Vec<String>) {
+fn why(
+    question: &Question<'_>,
+    best: &FittingProfile,
+    offload: CpuOffload,
+    reasons: &mut Vec<String>,
+) {
     let profile = &best.profile;
     reasons.push(why_this_stage(question, profile, offload));
     let kept = ProfileSpec {
@@ -387,7 +392,7 @@ fn why(question: &Question<'_>, best: &Found, offload: CpuOffload, reasons: &mut
     }
 }
 
-fn advice(question: &Question<'_>, found: Found, reasons: Vec<String>) -> Advice {
+fn advice(question: &Question<'_>, found: FittingProfile, reasons: Vec<String>) -> Advice {
     let profile = found.profile;
     let strategy = match (&profile, question.accelerators()) {
         (profile, _) if profile.pipeline_parallel_degree > 1 => Strategy::PipelineParallel,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::sagemaker::hosting::{
+use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, MARKER_TAG, ModelSource, TransformJobRequest,
 };
 use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};

@@ -3,9 +3,9 @@
 use chrono::{DateTime, Utc};
 
 use super::{DueCall, TARGET};
-use crate::hosting::Drawn;
+use crate::endpoints::SampledDurations;
+use crate::model_packages::Call;
 use crate::refusal::Refusal;
-use crate::registry::Call;
 use crate::setup::denied;
 use crate::transform::not_found;
 use crate::world::World;
@@ -47,7 +47,7 @@ impl World {
             body: &due.input,
             now: due.at,
         };
-        let drawn = Drawn::nothing();
-        self.hosting.call("DeleteEndpoint", call, drawn).map(drop)
+        let drawn = SampledDurations::nothing();
+        self.endpoints.call("DeleteEndpoint", call, drawn).map(drop)
     }
 }

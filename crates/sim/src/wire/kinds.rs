@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::listing::{created_between, lost, offset_of, page_size};
 use super::{after, before};
-use crate::hosting;
+use crate::endpoints;
+use crate::model_packages::Call;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
-use crate::registry::Call;
 use crate::rules;
 use crate::setup::denied;
 use crate::transform::{self, TransformJob};
@@ -54,7 +54,7 @@ fn changes(operation: &str) -> bool {
         .any(|verb| operation.starts_with(verb))
 }
 
-pub(super) fn hosting(
+pub(super) fn endpoints(
     world: &mut World,
     operation: &str,
     body: &Value,
@@ -67,7 +67,7 @@ pub(super) fn hosting(
     let kind = world
         .endpoint_type(body)
         .or(variant.as_str().map(str::to_owned));
-    let drawn = hosting::Drawn {
+    let drawn = endpoints::SampledDurations {
         lacks_capacity: operation == "CreateEndpoint" && world.is_short(kind.as_deref()),
         quota: kind
             .as_deref()
@@ -83,7 +83,7 @@ pub(super) fn hosting(
         body,
         now,
     };
-    let answer = world.hosting.call(operation, call, drawn);
+    let answer = world.endpoints.call(operation, call, drawn);
     told(world, operation, answer)
 }
 
@@ -202,7 +202,7 @@ fn create_transform(
     rules::has_input(region, &world.region, &body, uri)?;
     let kind = body["TransformResources"]["InstanceType"].as_str();
     let kind = kind.unwrap_or_default().to_owned();
-    let drawn = transform::Drawn {
+    let drawn = transform::SampledDurations {
         failure: world.breaks(&kind),
         seed: world.seed_of(&body),
         launch_seconds: world.launches_within(),
@@ -218,7 +218,7 @@ fn create_transform(
 /// Refuses a batch transform whose model there is not.
 fn has_model(world: &World, body: &Value, now: DateTime<Utc>) -> Result<(), Refusal> {
     let model = json!({"ModelName": body["ModelName"]});
-    world.hosting.has_model(Call {
+    world.endpoints.has_model(Call {
         account: &world.account,
         region: &world.region,
         body: &model,
@@ -384,7 +384,7 @@ fn create_tuning(
         return Err(in_use("ResourceInUse", &arn));
     }
     has_place(region, world, &body, now)?;
-    let drawn = tuning::Drawn {
+    let drawn = tuning::SampledDurations {
         failing: world.faults.algorithm_error + world.faults.internal_error,
         seed: world.seed_of(&json!(tuning::seed_text(&body))),
         launch_seconds: world.launches_within(),
@@ -445,7 +445,7 @@ pub(super) async fn invoke(State(region): State<Region>, Path(name): Path<String
             });
         }
         let account = world.account.clone();
-        world.hosting.invoke(&account, &name, now)
+        world.endpoints.invoke(&account, &name, now)
     });
     let answer = match answer {
         Ok(body) => axum::Json(body).into_response(),
@@ -471,7 +471,7 @@ impl World {
     /// The type of the configuration that a request names.
     fn endpoint_type(&self, body: &Value) -> Option<String> {
         let config = body["EndpointConfigName"].as_str()?;
-        self.hosting.type_of(&self.account, config)
+        self.endpoints.type_of(&self.account, config)
     }
 
     /// Whether nothing of a type can be launched now.

@@ -87,7 +87,7 @@ async fn request(State(region): State<Region>, Path(name): Path<String>) -> Resp
                 let job = world.tunings.iter().find(|job| job.name == name)?;
                 Some(job.request.clone())
             });
-            all.or_else(|| world.hosting.request(&world.account, &name))
+            all.or_else(|| world.endpoints.request(&world.account, &name))
         })
         .map_or_else(
             || StatusCode::NOT_FOUND.into_response(),

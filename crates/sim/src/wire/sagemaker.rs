@@ -10,10 +10,10 @@ use super::listing::{created_between, lost, offset_of, page_size};
 use super::{kinds, processing};
 use crate::checkpoints;
 use crate::job::Job;
+use crate::model_packages::Call;
 use crate::pools::PoolEnd;
 use crate::refusal::{Refusal, invalid};
 use crate::region::Region;
-use crate::registry::Call;
 use crate::request::tags;
 use crate::rules;
 use crate::world::World;
@@ -29,7 +29,7 @@ pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Valu
         match operation {
             "CreateTrainingJob" => create(region, world, body, now),
             operation if kinds::HOSTING.contains(&operation) => {
-                kinds::hosting(world, operation, &body, now)
+                kinds::endpoints(world, operation, &body, now)
             }
             operation if kinds::TRANSFORM.contains(&operation) => {
                 kinds::transform(region, world, operation, body, now)
@@ -92,7 +92,7 @@ fn registry(
         && world.happens(world.faults.forgotten_token, "forgotten_token");
     let is_late = operation == "CreateModelPackageGroup"
         && world.happens(world.faults.late_group, "late_group");
-    let registry = &mut world.registry;
+    let registry = &mut world.model_packages;
     if forgets {
         registry.forget_tokens();
     }
@@ -291,7 +291,7 @@ fn tags_of<'a>(
     let arn = body["ResourceArn"].as_str().unwrap_or("").to_owned();
     let name = arn.rsplit_once('/').map_or("", |(_, name)| name).to_owned();
     let tags = if arn.contains(":endpoint/") {
-        world.hosting.tags(&arn, now)
+        world.endpoints.tags(&arn, now)
     } else if arn.contains(":transform-job/") {
         let job = world.transforms.iter_mut().find(|job| job.arn == arn);
         job.map(|job| &mut job.tags)

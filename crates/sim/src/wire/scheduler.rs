@@ -7,9 +7,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::{after, before, setup};
+use crate::model_packages::Call;
 use crate::refusal::Refusal;
 use crate::region::Region;
-use crate::registry::Call;
 use crate::rules;
 use crate::schedules::refused;
 use crate::setup::denied;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::tests::{attempt, job, now, seen};
 use super::*;
 
-fn any_seen() -> impl Strategy<Value = Seen> {
+fn any_seen() -> impl Strategy<Value = Look> {
     let statuses = prop_oneof![
         Just(JobStatus::InProgress),
         Just(JobStatus::Stopping),
@@ -17,9 +17,9 @@ fn any_seen() -> impl Strategy<Value = Seen> {
         Just(JobStatus::Unknown("New".into())),
     ];
     prop_oneof![
-        Just(Seen::NotLooked),
-        Just(Seen::Absent),
-        Just(Seen::NoAnswer("x".into())),
+        Just(Look::NotLooked),
+        Just(Look::Absent),
+        Just(Look::NoAnswer("x".into())),
         (statuses, any::<bool>()).prop_map(|(status, ours)| {
             let mut found = job(status, "Whatever");
             if !ours {

@@ -38,7 +38,7 @@ pub(super) fn job(status: JobStatus, secondary: &str) -> ObservedJob {
     }
 }
 
-fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Situation {
+fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Look) -> Situation {
     Situation {
         trial,
         stop_requested: false,
@@ -49,8 +49,8 @@ fn situation(trial: TrialState, attempt: Option<AttemptFacts>, seen: Seen) -> Si
     }
 }
 
-pub(super) fn seen(job: ObservedJob) -> Seen {
-    Seen::Job(Box::new(job))
+pub(super) fn seen(job: ObservedJob) -> Look {
+    Look::Job(Box::new(job))
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_fresh_trial_reserves_before_it_creates() {
     let policy = Policy::default();
     assert_eq!(
         decide(
-            &situation(TrialState::Queued, None, Seen::NotLooked),
+            &situation(TrialState::Queued, None, Look::NotLooked),
             &policy
         ),
         Decision::Plan
@@ -92,7 +92,7 @@ fn a_fresh_trial_reserves_before_it_creates() {
     let planned = Some(attempt(AttemptState::Planned));
     assert_eq!(
         decide(
-            &situation(TrialState::Submitting, planned, Seen::NotLooked),
+            &situation(TrialState::Submitting, planned, Look::NotLooked),
             &policy
         ),
         Decision::Create
@@ -119,7 +119,7 @@ fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
     let mut case = situation(
         TrialState::Stopping,
         Some(attempt(AttemptState::Planned)),
-        Seen::NotLooked,
+        Look::NotLooked,
     );
     case.stop_requested = true;
     assert_eq!(
@@ -132,7 +132,7 @@ fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
     let held = attempt(AttemptState::Quarantined);
     assert!(needs_look(TrialState::Stopping, Some(&held), now()));
     case.attempt = Some(held.clone());
-    case.seen = Seen::Absent;
+    case.seen = Look::Absent;
     assert_eq!(
         decide(&case, &policy),
         Decision::LookAgain {
@@ -155,8 +155,8 @@ fn a_cancel_while_a_create_may_be_under_way_is_held_in_quarantine() {
 fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
     let policy = Policy::default();
     for sight in [
-        Seen::NoAnswer("timeout".into()),
-        Seen::Absent,
+        Look::NoAnswer("timeout".into()),
+        Look::Absent,
         seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming")),
     ] {
         let case = situation(
@@ -175,7 +175,7 @@ fn an_unreadable_or_unheard_of_status_is_never_a_failure() {
 #[test]
 fn a_cancelled_job_is_stopped_whatever_is_known_of_it() {
     let dreams = seen(job(JobStatus::Unknown("Hibernating".into()), "Dreaming"));
-    for sight in [dreams, Seen::NoAnswer("AccessDeniedException".into())] {
+    for sight in [dreams, Look::NoAnswer("AccessDeniedException".into())] {
         let own = Some(attempt(AttemptState::Running));
         let mut case = situation(TrialState::Stopping, own, sight);
         case.stop_requested = true;
@@ -199,7 +199,7 @@ fn spot_bills_the_billable_seconds_and_not_the_training_time() {
     );
 }
 
-fn failed_job(reason: &str, started_at: Option<DateTime<Utc>>) -> Seen {
+fn failed_job(reason: &str, started_at: Option<DateTime<Utc>>) -> Look {
     let broken = job(JobStatus::Failed, "Failed");
     let billable_seconds = started_at.map(|_| 40);
     seen(ObservedJob {
@@ -354,7 +354,7 @@ fn only_a_definite_no_ends_an_attempt_that_was_sent() {
 #[test]
 fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
     let (policy, facts) = (Policy::default(), attempt(AttemptState::Planned));
-    let after = |sight: Seen| {
+    let after = |sight: Look| {
         after_rejection(
             never_created(TrialState::Failed, "no"),
             None,
@@ -368,9 +368,9 @@ fn a_rejected_attempt_ends_only_when_a_look_finds_no_job_of_ours() {
     assert_eq!(after(seen(found.clone())), AfterCreate::Running);
     found.marker = None;
     assert!(matches!(after(seen(found)), AfterCreate::Rejected { .. }));
-    assert!(matches!(after(Seen::Absent), AfterCreate::Rejected { .. }));
+    assert!(matches!(after(Look::Absent), AfterCreate::Rejected { .. }));
     assert!(matches!(
-        after(Seen::NoAnswer("timeout".into())),
+        after(Look::NoAnswer("timeout".into())),
         AfterCreate::Postpone { .. }
     ));
 }
@@ -386,7 +386,7 @@ fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
     };
     let refused = never_created(TrialState::Queued, "quota");
     let AfterCreate::Hold { until, .. } =
-        after_rejection(refused, Some(now()), &Seen::Absent, &facts, now(), &policy)
+        after_rejection(refused, Some(now()), &Look::Absent, &facts, now(), &policy)
     else {
         panic!("it is let go while a create may be under way")
     };
@@ -401,7 +401,7 @@ fn a_refusal_does_not_end_an_attempt_whose_create_may_still_arrive() {
         seen(job(JobStatus::InProgress, "Starting")),
     );
     assert_eq!(decide(&case, &policy), Decision::Adopt, "it has arrived");
-    case.seen = Seen::Absent;
+    case.seen = Look::Absent;
     assert!(
         matches!(decide(&case, &policy), Decision::LookAgain { .. }),
         "one look proves nothing"
@@ -423,7 +423,7 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
         started_at: Some(now() - TimeDelta::hours(2)),
         ..attempt(AttemptState::Running)
     };
-    let case = situation(TrialState::Running, Some(lost), Seen::Absent);
+    let case = situation(TrialState::Running, Some(lost), Look::Absent);
     let Decision::End(ending) = decide(&case, &policy) else {
         panic!("not ended")
     };
@@ -463,7 +463,7 @@ fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
     };
     let after_a_day = Some(now() - TimeDelta::days(2));
     for is_limited in [true, false] {
-        assert_eq!(told(is_limited, Seen::Absent), (Some(15_420), true));
+        assert_eq!(told(is_limited, Look::Absent), (Some(15_420), true));
         assert_eq!(told(is_limited, untold(None)), (Some(15_420), true));
     }
     assert_eq!(told(true, untold(after_a_day)), (Some(15_420), true));
@@ -510,7 +510,7 @@ fn a_bill_that_is_not_told_yet_is_waited_for() {
             ..over
         })
     };
-    let decided = |seen: Seen, minutes| {
+    let decided = |seen: Look, minutes| {
         let mut case = situation(
             TrialState::Running,
             Some(attempt(AttemptState::Running)),

@@ -122,14 +122,14 @@ pub(super) fn of_columns<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'s
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reading, read};
+    use super::super::{ReadOptions, read};
     use super::*;
 
     #[test]
     fn every_sample_is_recognised_and_read() {
         for format in all() {
             let label = &format.label;
-            let reading = Reading {
+            let reading = ReadOptions {
                 latest: "2026-11-21T00:00:00Z".parse().unwrap(),
                 skip_bad_lines: false,
                 started_at: Some("2025-11-20T00:00:00Z".parse().unwrap()),

@@ -13,7 +13,7 @@ use super::devices::Devices;
 use super::plan::{Cells, Plan, Rows, listed, shown};
 use super::report::{NAMED_MAX, NotRead, ReadColumn, Report};
 use super::values::{Value, is_total_at_end};
-use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, Reading};
+use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, ReadOptions};
 
 /// Maximum errors reported.
 const ERRORS_MAX: usize = 20;
@@ -36,7 +36,7 @@ struct Fate {
 /// Reads all records.
 pub(super) fn batch(
     rows: Rows<'_>,
-    reading: Reading<'_>,
+    reading: ReadOptions<'_>,
     mut report: Report,
 ) -> Result<Batch, Vec<LineError>> {
     let plan = Plan::of(&rows);
@@ -110,7 +110,7 @@ fn rows_steps(rows: &Rows<'_>, plan: &Plan) -> Vec<(String, Counter, Option<f64>
 }
 
 struct Gathering<'r> {
-    reading: Reading<'r>,
+    reading: ReadOptions<'r>,
     plan: Plan,
     names: Vec<String>,
     fates: Vec<Fate>,

@@ -60,9 +60,9 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
     report.format = Some(format.label.clone());
     let mut rows = Rows::default();
     let mut others = 0_u64;
-    let mut seen = Seen {
+    let mut seen = OpenRecord {
         total: total(&text, log),
-        ..Seen::default()
+        ..OpenRecord::default()
     };
     for (at, whole) in lines(&text) {
         let line = bare(whole);
@@ -181,7 +181,7 @@ fn total(text: &str, log: &Log) -> Option<String> {
 
 /// What was seen of the record that is being read.
 #[derive(Debug, Default)]
-struct Seen {
+struct OpenRecord {
     step: Option<f64>,
     elapsed: Option<Cell<'static>>,
     /// The last clock, on any line.
@@ -193,7 +193,7 @@ struct Seen {
     begun_at: Option<usize>,
 }
 
-impl Seen {
+impl OpenRecord {
     fn see(&mut self, line: &str, log: &Log) {
         if self.begun_at.is_none() && !log.carries {
             (self.step, self.elapsed) = (None, None);

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn reading() -> Reading<'static> {
-    Reading {
+fn reading() -> ReadOptions<'static> {
+    ReadOptions {
         latest: "2026-11-21T00:00:00Z".parse().unwrap(),
         skip_bad_lines: false,
         started_at: Some("2026-11-20T00:00:00Z".parse().unwrap()),
@@ -101,7 +101,7 @@ fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
     );
     let batch = read(
         body,
-        Reading {
+        ReadOptions {
             skip_bad_lines: true,
             ..reading()
         },
@@ -145,7 +145,7 @@ fn a_trainer_state_is_spread_over_its_runtime() {
     assert!(!batch.names.contains(&"train_runtime".to_owned()));
     let errors = read(
         body,
-        Reading {
+        ReadOptions {
             started_at: None,
             ..reading()
         },
@@ -174,7 +174,7 @@ proptest! {
 fn a_time_beyond_the_calendar_is_no_time() {
     let body = br#"{"log_history": [{"step": 1, "loss": 1}, {"step": 2, "train_runtime": 1}], "global_step": 2}"#;
     for started_at in [DateTime::<Utc>::MIN_UTC, DateTime::<Utc>::MAX_UTC] {
-        let reading = Reading {
+        let reading = ReadOptions {
             started_at: Some(started_at),
             ..reading()
         };

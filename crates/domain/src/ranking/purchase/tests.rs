@@ -15,7 +15,7 @@ const TOKENS: Tokens = Tokens {
     target: None,
 };
 const FIRST: Conditions<'static> = Conditions {
-    wanted: Wanted::First(None),
+    wanted: PurchaseChoice::First(None),
     at_least: None,
 };
 
@@ -94,12 +94,12 @@ fn a_provisional_answer_is_bought_by_nobody_but_a_person() {
     let answer = provisional();
     assert!(answer.provisional);
     let any = Conditions {
-        wanted: Wanted::Written(name("p5en")),
+        wanted: PurchaseChoice::Written(name("p5en")),
         at_least: Some(0.001),
     };
     assert!(why(may_buy(&answer, &any)).contains("provisional"));
     let named = Conditions {
-        wanted: Wanted::Named(name("p5en")),
+        wanted: PurchaseChoice::Named(name("p5en")),
         at_least: None,
     };
     assert!(matches!(may_buy(&answer, &named), Purchase::Bought(_)));
@@ -109,7 +109,7 @@ fn a_provisional_answer_is_bought_by_nobody_but_a_person() {
 fn a_row_that_is_no_longer_first_waits_and_one_that_was_not_measured_is_refused() {
     let answer = clear();
     let written = |candidate| Conditions {
-        wanted: Wanted::Written(name(candidate)),
+        wanted: PurchaseChoice::Written(name(candidate)),
         at_least: None,
     };
     assert!(matches!(
@@ -118,7 +118,7 @@ fn a_row_that_is_no_longer_first_waits_and_one_that_was_not_measured_is_refused(
     ));
     assert!(why(may_buy(&answer, &written("slow"))).contains("not the first row"));
     let named = Conditions {
-        wanted: Wanted::Named(name("other")),
+        wanted: PurchaseChoice::Named(name("other")),
         at_least: None,
     };
     assert!(matches!(may_buy(&answer, &named), Purchase::Refused { .. }));
@@ -147,7 +147,7 @@ proptest! {
             })
             .collect();
         let answer = answer(&outcomes);
-        let conditions = Conditions { wanted: Wanted::First(None), at_least };
+        let conditions = Conditions { wanted: PurchaseChoice::First(None), at_least };
         if let Purchase::Bought(row) = may_buy(&answer, &conditions) {
             prop_assert!(!answer.provisional);
             prop_assert_eq!(row, &answer.ranked[0]);

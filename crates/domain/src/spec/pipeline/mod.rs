@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-pub mod serving;
+pub mod endpoint;
 pub mod tuning;
 
-use self::serving::{EndpointSpec, TransformSpec};
+use self::endpoint::{EndpointSpec, TransformSpec};
 use self::tuning::TuningSpec;
 use super::ExperimentSpec;
 use crate::money::Usd;

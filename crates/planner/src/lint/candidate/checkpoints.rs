@@ -8,7 +8,7 @@ use bakeoff_domain::number::{self, real};
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption};
 use rust_decimal::Decimal;
 
-use super::super::Known;
+use super::super::LintContext;
 use super::is_computable;
 use crate::predict::Case;
 use crate::rules::found;
@@ -20,7 +20,7 @@ pub(super) fn interval(
     spec: &ExperimentSpec,
     candidate: Candidate<'_>,
     instance: &InstanceType,
-    known: Known<'_>,
+    known: LintContext<'_>,
     findings: &mut Vec<Finding>,
 ) {
     let is_spot = candidate

@@ -1,0 +1,206 @@
+//! The end at AWS of a job that SageMaker itself never ends: it is scheduled before the job is created, and the
+//! schedule is deleted after it. An endpoint's is moved by [`crate::tasks::deployer`] while it serves.
+
+use bakeoff_domain::endpoint::scheduled_end::{
+    NO_ROLE, REFUSED, REQUIRED, no_end, usd_per_day_absent,
+};
+use bakeoff_domain::lifecycle::state::AttemptPhase;
+use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::kind::JobKind;
+use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd, first_end};
+use bakeoff_planner::plan::TrialPlan;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::claimed_trial::ClaimedTrial;
+use bakeoff_store::StoreError;
+use bakeoff_store::endpoints::EndTrouble;
+use bakeoff_store::experiments::trials::Attempt;
+
+/// AWS refuses an end in the past, and a call takes a while.
+const SOON: TimeDelta = TimeDelta::minutes(5);
+
+/// Why nothing is created without an end at AWS.
+fn required(why: &str) -> AwsError {
+    AwsError::Rejected {
+        code: "ScheduledEndRequired".to_owned(),
+        message: format!("{why}. {REQUIRED}"),
+    }
+}
+
+impl ClaimedTrial<'_> {
+    /// Reads the confirmed end of an endpoint's job.
+    pub(super) async fn load_scheduled_end(&mut self) -> Result<(), StoreError> {
+        if self.trial.kind == JobKind::Endpoint
+            && let Some(attempt) = &self.attempt
+        {
+            let store = &self.app.store;
+            self.ends_at = store
+                .scheduled_end(self.trial.id, &attempt.job_name)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Has AWS end a job, before it is created: no crash leaves one without an end. An error stands for the reply to
+    /// the create, which is then not sent.
+    pub(super) async fn schedule_end(
+        &mut self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Result<Result<(), AwsError>, StoreError> {
+        let Some(action) = ScheduledAction::of(self.trial.kind) else {
+            return Ok(Ok(()));
+        };
+        let settings = &self.app.settings;
+        let Some(role) = &settings.scheduler_role_arn else {
+            let is_required = settings.require_scheduled_end;
+            return Ok(if is_required {
+                Err(required(NO_ROLE))
+            } else {
+                Ok(())
+            });
+        };
+        if self.ends_at.is_some() {
+            return Ok(Ok(()));
+        }
+        // Of one that waited for longer, the end is not in the past: no create was sent before its end was scheduled.
+        let longest = self.trial.billed_seconds_max;
+        let planned = first_end(action, attempt.planned_at, longest);
+        let at = if planned > now + SOON {
+            planned
+        } else {
+            first_end(action, now, longest)
+        };
+        let end = ScheduledEnd {
+            action,
+            job_name: attempt.job_name.clone(),
+            at,
+            role_arn: role.clone(),
+        };
+        let (store, trial) = (&self.app.store, self.trial.id);
+        match self.app.place.aws.schedule_end(&end).await {
+            Ok(at) => {
+                store
+                    .record_first_end(trial, &attempt.job_name, at, now)
+                    .await?;
+                self.ends_at = Some(at);
+                Ok(Ok(()))
+            }
+            // Nothing is concluded: the create waits.
+            Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_))) => {
+                Ok(Err(error))
+            }
+            Err(refusal) if settings.require_scheduled_end => Ok(Err(required(&format!(
+                "{REFUSED}: CreateSchedule: {refusal}"
+            )))),
+            Err(refusal) => {
+                let why = format!(
+                    "{}; CreateSchedule: {refusal}",
+                    self.costs_of_absence(attempt)
+                );
+                tracing::warn!(job = attempt.job_name, why, "a job has no end at AWS");
+                self.tell_refusal(attempt, &why, now).await?;
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// Once for an endpoint, and for each attempt of a transform.
+    async fn tell_refusal(
+        &self,
+        attempt: &Attempt,
+        why: &str,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let store = &self.app.store;
+        if self.trial.kind == JobKind::Endpoint {
+            let trouble = EndTrouble {
+                why,
+                is_refusal: true,
+                is_gone: false,
+            };
+            store
+                .record_end_trouble(self.trial.id, trouble, now)
+                .await?;
+        } else if self.planned_here == Some(attempt.id) {
+            store
+                .tell_end_refused(self.trial, &attempt.job_name, why, now)
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn costs_of_absence(&self, attempt: &Attempt) -> String {
+        let job = self.trial.plan.as_ref().and_then(TrialPlan::job);
+        let count = job.map_or(1, JobRequest::instance_count);
+        no_end(usd_per_day_absent(attempt.usd_per_hour, count))
+    }
+
+    /// Deletes the schedule of a job that is over. What may not be deleted ends nothing, and deletes itself.
+    pub(super) async fn unschedule_end(
+        &self,
+        attempt: &Attempt,
+    ) -> Result<Result<(), AwsError>, StoreError> {
+        if self.app.settings.scheduler_role_arn.is_none() && self.ends_at.is_none() {
+            return Ok(Ok(()));
+        }
+        match self.app.place.aws.unschedule_end(&attempt.job_name).await {
+            Err(
+                error @ (AwsError::Denied(_)
+                | AwsError::Rejected { .. }
+                | AwsError::LimitExceeded(_)
+                | AwsError::AlreadyExists(_)
+                | AwsError::NotFound(_)),
+            ) => {
+                tracing::warn!(%error, job = attempt.job_name, "its schedule is left behind");
+            }
+            Err(error) => return Ok(Err(error)),
+            Ok(()) => {}
+        }
+        let store = &self.app.store;
+        store
+            .forget_scheduled_end(self.trial.id, &attempt.job_name)
+            .await?;
+        Ok(Ok(()))
+    }
+
+    /// When AWS has ended an endpoint that is not found, as well as that is known: at the end that was scheduled. One
+    /// that was being updated then was refused until that was over, but has cost no more than is reserved.
+    pub(super) fn ended_by_schedule(
+        &self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let end = self.ends_at.filter(|end| *end <= now)?;
+        let is_changing = matches!(
+            attempt.secondary_status.as_deref(),
+            Some("Updating" | "RollingBack" | "SystemUpdating")
+        );
+        if !is_changing {
+            return Some(end);
+        }
+        let start = attempt.started_at.unwrap_or(attempt.planned_at);
+        let longest = i64::try_from(self.trial.billed_seconds_max).unwrap_or_default();
+        let latest = start + TimeDelta::seconds(longest);
+        Some(latest.max(end).min(now))
+    }
+
+    /// When an endpoint began to be billed: of one whose creation nobody confirmed, if AWS has ended it since, when it
+    /// was planned.
+    pub(super) fn billed_from(
+        &self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let unconfirmed = match attempt.phase {
+            AttemptPhase::Planned | AttemptPhase::Quarantined { .. } => {
+                self.ends_at.filter(|end| *end <= now)
+            }
+            AttemptPhase::Running | AttemptPhase::Over(_) => None,
+        };
+        attempt
+            .started_at
+            .or_else(|| unconfirmed.map(|_| attempt.planned_at))
+    }
+}

@@ -1,0 +1,158 @@
+//! Commands on a running experiment: cancel, pause, resume. They are idempotent, and have no effect
+//! once the experiment is over; only a resume takes up one that was concluded without its parked
+//! trials.
+
+use bakeoff_domain::event::Event;
+use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::events::{self, EventSubject};
+use crate::{Store, StoreError, retried};
+
+/// A command for an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentCommand {
+    /// Marks the experiment and its living trials; the trials become due at once.
+    Cancel,
+    /// Starts nothing new; running jobs continue.
+    Pause,
+    /// Lifts a pause, whatever its cause, and queues parked trials again. An experiment that was
+    /// concluded without them goes on.
+    Resume,
+}
+
+impl Store {
+    /// Applies a command. False, with no change, when the experiment is over or being cancelled.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn command(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        command: ExperimentCommand,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        retried(|| self.command_once(project, id, command, now)).await
+    }
+
+    async fn command_once(
+        &self,
+        project: ProjectId,
+        id: ExperimentId,
+        command: ExperimentCommand,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        if !mark(&mut tx, project, id, command, now).await? {
+            return Ok(false);
+        }
+        let event = match command {
+            ExperimentCommand::Cancel => {
+                stop_living(&mut tx, id, now).await?;
+                Event::ExperimentCancelling
+            }
+            ExperimentCommand::Pause => Event::ExperimentPaused,
+            ExperimentCommand::Resume => {
+                let requeued = unpark(&mut tx, id, now).await?;
+                Event::ExperimentResumed { requeued }
+            }
+        };
+        let subject = EventSubject {
+            project,
+            experiment: id,
+            trial: None,
+        };
+        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+            .execute(&mut *tx)
+            .await?;
+        events::commit(tx, &[subject.told(event)], now).await?;
+        Ok(true)
+    }
+}
+
+async fn mark(
+    tx: &mut PgConnection,
+    project: ProjectId,
+    id: ExperimentId,
+    command: ExperimentCommand,
+    now: DateTime<Utc>,
+) -> Result<bool, StoreError> {
+    let marked = sqlx::query!(
+        r#"UPDATE experiments
+           SET state = CASE $3 WHEN 'cancel' THEN 'cancelling' ELSE 'running' END,
+               ended_at = NULL, archived_at = NULL,
+               -- What it starts must not be concluded with what was before.
+               revision = revision + CASE WHEN $3 = 'resume' THEN 1 ELSE 0 END,
+               cancel_requested_at = CASE WHEN $3 = 'cancel' THEN $4 ELSE cancel_requested_at END,
+               paused_reason = CASE $3 WHEN 'pause' THEN coalesce(paused_reason, 'paused by hand')
+                                       WHEN 'resume' THEN NULL ELSE paused_reason END
+           WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL
+             AND (state = 'running'
+                  OR $3 = 'resume' AND state IN ('completed', 'failed')
+                     AND EXISTS (SELECT FROM trials t WHERE t.experiment_id = $1 AND t.state = 'parked')
+                     -- What its step has left over belongs to the pipeline's other steps.
+                     AND NOT EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = $1))"#,
+        id.0,
+        project.0,
+        match command {
+            ExperimentCommand::Cancel => "cancel",
+            ExperimentCommand::Pause => "pause",
+            ExperimentCommand::Resume => "resume",
+        },
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(marked.rows_affected() > 0)
+}
+
+async fn stop_living(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"WITH living AS (
+               SELECT id FROM trials
+               WHERE experiment_id = $1 AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
+               ORDER BY id FOR NO KEY UPDATE)
+           UPDATE trials t SET stop_requested_at = $2, due_at = $2 FROM living WHERE t.id = living.id"#,
+        id.0,
+        now,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Queues parked trials again; returns the number of trials.
+async fn unpark(
+    tx: &mut PgConnection,
+    id: ExperimentId,
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    let unparked = sqlx::query!(
+        r#"WITH parked AS (
+               SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked'
+               ORDER BY id FOR NO KEY UPDATE)
+           UPDATE trials t
+           SET state = 'queued', due_at = $2, released_at = $2, reason = NULL, over_quota = 0, no_capacity = 0
+           FROM parked WHERE t.id = parked.id"#,
+        id.0,
+        now,
+    )
+    .execute(&mut *tx)
+    .await?;
+    // The person who resumes may know of new quotas before we do: mark the quotas as doubted, so
+    // that they are read again.
+    sqlx::query!(
+        r#"UPDATE quotas q SET is_doubted = true, held_until = NULL
+           FROM (SELECT DISTINCT region, instance_type, usage_of(job_kind, purchase_option) AS usage FROM trials
+                 WHERE experiment_id = $1 AND state = 'queued') quota_pool
+           WHERE q.region = quota_pool.region AND q.instance_type = quota_pool.instance_type AND q.usage = quota_pool.usage"#,
+        id.0,
+    )
+    .execute(tx)
+    .await?;
+    Ok(unparked.rows_affected())
+}

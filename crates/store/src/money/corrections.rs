@@ -1,0 +1,168 @@
+//! Manual corrections: a person supplies an attempt's actual bill where SageMaker reported nothing
+//! and an estimate was booked.
+
+use bakeoff_domain::event::{BillingCorrection, Event};
+use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::sagemaker::kind::JobKind;
+use chrono::{DateTime, Utc};
+
+use crate::account::Account;
+use crate::events::{self, EventSubject};
+use crate::money::bill;
+use crate::money::budget::{self, Booking};
+use crate::money::prices::{self, PricesOf};
+use crate::money::repricing::{Correction, adjust};
+use crate::money::settled::{Part, settled_rows};
+use crate::{Store, StoreError, retried};
+
+/// A person's statement of an attempt's bill.
+#[derive(Debug, Clone, Copy)]
+pub struct BilledByHand<'a> {
+    pub project: ProjectId,
+    pub attempt: JobId,
+    /// BillableTimeInSeconds according to AWS's bill.
+    pub billable_seconds: u64,
+    pub reason: &'a str,
+}
+
+/// The outcome of a correction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corrected {
+    /// The change in cost, positive or negative.
+    By(Usd),
+    /// The project has no such attempt.
+    Unknown,
+    /// The attempt is still running or never had instances, so there is nothing to correct.
+    NotSettled,
+    /// Part of the attempt was booked as an orphaned job, because it was found to run on. Its bill
+    /// is SageMaker's last report.
+    Followed,
+}
+
+impl Store {
+    /// Bills an attempt for different seconds than were booked, with an event that gives the
+    /// reason.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn correct_billing(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
+        retried(|| self.correct_billing_once(said, now)).await
+    }
+
+    async fn correct_billing_once(
+        &self,
+        said: BilledByHand<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<Corrected, StoreError> {
+        let seconds = i64::try_from(said.billable_seconds).unwrap_or(i64::MAX);
+        let mut tx = self.pool.begin().await?;
+        let row = sqlx::query!(
+            r#"UPDATE jobs j SET billable_seconds = $3, billing_estimated = false
+               FROM trials t
+               WHERE j.id = $1 AND j.project_id = $2 AND j.settled_at IS NOT NULL AND j.started_at IS NOT NULL
+                 AND t.id = j.trial_id AND NOT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_id = j.id)
+               RETURNING j.experiment_id AS "experiment_id!", j.trial_id AS "trial_id!", j.price_id, j.job_name, j.kind, t.instance_type, t.region"#,
+            said.attempt.0,
+            said.project.0,
+            seconds,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(row) = row else {
+            return self.why_not(said).await;
+        };
+        let experiment = ExperimentId(row.experiment_id);
+        bill::lock(&mut tx, experiment).await?;
+        let of = PricesOf {
+            kind: JobKind::parse(&row.kind)
+                .ok_or_else(|| StoreError::corrupt("jobs", said.attempt, "kind"))?,
+            region: &row.region,
+            instance_types: std::slice::from_ref(&row.instance_type),
+        };
+        let tariffs = prices::tariffs(&mut *tx, said.project, of).await?;
+        let account = Account {
+            project_id: said.project,
+            experiment_id: experiment,
+            trial_id: TrialId(row.trial_id),
+            job_id: said.attempt,
+            price_id: PriceId(row.price_id),
+        };
+        let mut corrections = Vec::new();
+        for settled in settled_rows(&mut tx, experiment, None, Some(said.attempt)).await? {
+            let parts = settled.parts(&row.region, &tariffs)?.into_iter();
+            corrections.extend(parts.filter_map(|part| correction(account, &part, now)));
+        }
+        let total: Usd = corrections.iter().map(|correction| correction.usd).sum();
+        budget::settle(
+            &mut tx,
+            Booking {
+                experiment,
+                project: said.project,
+                released: Usd::ZERO,
+                settled: total,
+            },
+            now,
+        )
+        .await?;
+        for correction in &corrections {
+            adjust(&mut tx, correction, now).await?;
+        }
+        let corrected = Event::TrialBillingCorrected(BillingCorrection {
+            job_name: row.job_name,
+            billed_seconds: said.billable_seconds,
+            usd: total,
+            reason: said.reason.to_owned(),
+        });
+        events::commit(tx, &[EventSubject::from(&account).told(corrected)], now).await?;
+        Ok(Corrected::By(total))
+    }
+
+    /// Finds out why there is nothing to correct.
+    async fn why_not(&self, said: BilledByHand<'_>) -> Result<Corrected, StoreError> {
+        let found = sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM orphaned_jobs s WHERE s.job_id = j.id) AS "followed!" FROM jobs j
+               WHERE id = $1 AND project_id = $2"#,
+            said.attempt.0,
+            said.project.0,
+        );
+        Ok(match found.fetch_optional(&self.pool).await? {
+            None => Corrected::Unknown,
+            Some(true) => Corrected::Followed,
+            Some(false) => Corrected::NotSettled,
+        })
+    }
+}
+
+/// The correction of one component: its current lines minus what is booked; none when they are
+/// equal.
+pub(crate) fn correction(account: Account, part: &Part, now: DateTime<Utc>) -> Option<Correction> {
+    let Part {
+        resource,
+        component,
+        lines,
+        ..
+    } = part;
+    let usd = part.owed();
+    let span = lines
+        .first()
+        .zip(lines.last())
+        .map(|(first, last)| (first.from, last.until));
+    (usd != Usd::ZERO).then(|| Correction {
+        account: Account {
+            price_id: lines.first().map_or(account.price_id, |line| line.price_id),
+            ..account
+        },
+        resource: *resource,
+        component: *component,
+        usd,
+        quantity: lines
+            .iter()
+            .map(|line| i64::try_from(line.quantity).unwrap_or(i64::MAX))
+            .sum(),
+        estimated: false,
+        used: span.unwrap_or((now, now)),
+    })
+}

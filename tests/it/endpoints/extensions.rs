@@ -1,0 +1,42 @@
+//! Lives of endpoints that are extended: each new end is announced.
+
+use bakeoff_domain::endpoint::EndpointState;
+use chrono::TimeDelta;
+use reqwest::StatusCode;
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::endpoints::lives::{body, created, until};
+use crate::pipelines::steps::turn;
+use crate::support::{TestApp, number};
+
+const ANNOUNCED: &str = "SELECT count(*) FROM events WHERE kind = 'endpoint.expiring'";
+
+/// An extension gives an endpoint another end, and that is announced as the first one was.
+#[sqlx::test(migrations = false)]
+async fn each_new_end_is_announced(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    let path = format!("/v1/endpoints/{id}");
+    for hours in [2, 3] {
+        let told = number(&pool, ANNOUNCED).await;
+        for _ in 0..60 {
+            test.advance(TimeDelta::minutes(2)).await;
+            turn(&test).await;
+            if number(&pool, ANNOUNCED).await > told {
+                break;
+            }
+        }
+        assert_eq!(
+            number(&pool, ANNOUNCED).await,
+            told + 1,
+            "before hour {hours}"
+        );
+        let longer = json!({"time_to_live_hours": hours, "budget_usd": 50});
+        let (status, answer) = test.patch(&path, &longer).await;
+        assert_eq!(status, StatusCode::OK, "{answer:#}");
+    }
+    until(&test, &id, EndpointState::Deleted).await;
+    assert_eq!(number(&pool, ANNOUNCED).await, 3);
+}

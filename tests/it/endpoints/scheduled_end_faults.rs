@@ -1,0 +1,119 @@
+//! The end of an endpoint at AWS where it comes too early, too late or not at all: after it was carried out, after a
+//! deletion that was refused, of a create that waited, and of a schedule that somebody has deleted.
+
+use bakeoff_domain::endpoint::EndpointState;
+use chrono::TimeDelta;
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::endpoints::lives::{body, created, until};
+use crate::endpoints::scheduled_end::{
+    WEEKEND, assert_within_reservations, dollars, extend, read, schedules_left, until_all_are_over,
+};
+use crate::pipelines::steps::turn;
+use crate::support::{TestApp, jobs, number};
+
+#[sqlx::test(migrations = false)]
+async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before_it(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    // The service is gone before it can move the end, and is back while the extension would last.
+    extend(&test, &id, 9).await;
+    test.advance(TimeDelta::hours(2)).await;
+    until_all_are_over(&test).await;
+    let view = read(&test, &id).await;
+    println!("{:?}: {:?}", view.state, view.reason);
+    assert_within_reservations(&test).await;
+    let record = test.record().await;
+    let of = dollars(&test, &jobs(&record)[0]).await;
+    assert!(
+        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+    let over = record["schedules"]["over"].as_array().unwrap();
+    assert_eq!(over.len(), 1, "no other schedule was made: {over:#?}");
+}
+
+/// What AWS refuses ends nothing: it is billed until the end that AWS has for it.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_that_aws_refused_is_no_end(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut long = body("one");
+    long["endpoint"]["time_to_live_hours"] = json!(24);
+    let id = created(&test, &long).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    let deny = json!({"deny": ["sagemaker:DeleteEndpoint"]});
+    test.region_post("/_sim/setup", &deny).await;
+    test.delete(&format!("/v1/endpoints/{id}")).await;
+    for _ in 0..3 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(3)).await;
+    }
+    let alarms = "SELECT count(*) FROM events WHERE data->>'kind' = 'trial.stop_refused'";
+    assert_eq!(number(test.app.store.pool(), alarms).await, 1);
+    test.advance(WEEKEND).await;
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
+    let record = test.record().await;
+    let of = dollars(&test, &jobs(&record)[0]).await;
+    assert!(
+        of.billed > 30.0 && (of.booked - of.billed).abs() < 0.5,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+}
+
+/// A create that waited for hours: its end is not in the past.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_that_is_created_late_has_an_end_all_the_same(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    test.region_post("/_sim/faults", &json!({"server_error": 1.0}))
+        .await;
+    turn(&test).await;
+    test.advance(TimeDelta::hours(5)).await;
+    test.region_post("/_sim/faults", &json!({})).await;
+    let view = until(&test, &id, EndpointState::InService).await;
+    let end = view.scheduled_end_at.unwrap();
+    assert!(end > test.app.clock.now(), "{view:#?}");
+    let alarms = "SELECT count(*) FROM events WHERE data->>'kind' = 'trial.end_refused'";
+    assert_eq!(number(test.app.store.pool(), alarms).await, 0);
+    test.advance(WEEKEND).await;
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
+}
+
+/// Somebody deletes the schedule, and the service may not make another: that there is none is said, with its price.
+#[sqlx::test(migrations = false)]
+async fn a_schedule_that_is_gone_is_not_said_to_stand(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    let left = schedules_left(&test).await;
+    let name = left[0]["name"].as_str().unwrap().to_owned();
+    test.app.place.aws.unschedule_end(&name).await.unwrap();
+    let deny = json!({"deny": ["scheduler:CreateSchedule"]});
+    test.region_post("/_sim/setup", &deny).await;
+    extend(&test, &id, 9).await;
+    turn(&test).await;
+    let view = read(&test, &id).await;
+    let told = view.end_at_aws.unwrap();
+    assert!(
+        told.contains("each day that the service is away costs $")
+            && told.contains("CreateSchedule")
+            && told.contains("deploy/iam/control-plane.json"),
+        "{told}"
+    );
+    assert_eq!(view.scheduled_end_at, None);
+    assert!(view.absent_service_usd_per_day.is_some());
+}

@@ -1,0 +1,183 @@
+//! Alarms of orphaned jobs: one for a job that ran after its attempt had ended, and none for any other.
+
+use std::sync::Arc;
+
+use bakeoff_api::events::{EventData, EventView};
+use bakeoff_api::page::Page;
+use bakeoff_domain::event::EventSeverity;
+use bakeoff_service::replica::fence::Fence;
+use chrono::TimeDelta;
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::{TestApp, number, spec};
+
+/// What sweeps make of settled jobs, while the region shows them with a fault.
+async fn sweeps_show(pool: PgPool, fault: Value) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let calls = |record: &Value| {
+        let stops = record["calls"]["StopTrainingJob"].as_u64();
+        stops.unwrap_or_default()
+    };
+    let stops_before = calls(&test.record().await);
+    test.region_post("/_sim/faults", &fault).await;
+    for _ in 0..4 {
+        // Each of these is a new term, which begins with a sweep.
+        test.watch().await;
+        test.advance(TimeDelta::minutes(5)).await;
+    }
+    let record = test.record().await;
+    let happened = record["faults"].as_object().expect("faults");
+    assert!(
+        happened.values().any(|count| count.as_u64() > Some(0)),
+        "the region was kind: {happened:?}"
+    );
+    assert_eq!(number(&pool, "SELECT count(*) FROM orphaned_jobs").await, 0);
+    let events = test.events(&id).await;
+    let alarms = events
+        .iter()
+        .filter(|event| event.severity == EventSeverity::Alarm);
+    assert_eq!(alarms.count(), 0, "an alarm of jobs that are settled");
+    assert_eq!(calls(&record), stops_before, "a settled job was stopped");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_settled_job_that_is_being_deleted_is_no_orphan(pool: PgPool) {
+    sweeps_show(pool, json!({"deleting": 1.0})).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_settled_job_with_an_unknown_status_is_no_orphan(pool: PgPool) {
+    sweeps_show(pool, json!({"odd_status": 1.0})).await;
+}
+
+/// SageMaker never told the bill of a job that it had called over; when it does, only the bill is corrected.
+#[sqlx::test(migrations = false)]
+async fn a_bill_that_comes_late_corrects_the_estimate_without_an_alarm(pool: PgPool) {
+    let test = TestApp::with_faults(
+        pool.clone(),
+        &["--billing-late", "1", "--billing-seconds", "40000"],
+    )
+    .await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let estimated = "SELECT count(*) FROM jobs WHERE billing_estimated";
+    assert!(number(&pool, estimated).await > 0, "no bill was late");
+    test.advance(TimeDelta::hours(13)).await;
+    for _ in 0..3 {
+        test.watch().await;
+        test.advance(TimeDelta::minutes(15)).await;
+    }
+    let events = test.events(&id).await;
+    let alarms = events
+        .iter()
+        .filter(|event| event.severity == EventSeverity::Alarm);
+    assert_eq!(alarms.count(), 0, "nothing ran after its attempt");
+    let stops = test.record().await["calls"]["StopTrainingJob"].as_u64();
+    assert_eq!(stops.unwrap_or_default(), 0);
+}
+
+/// A job that is being deleted before its end was read has ended, and how it did is in its secondary status.
+#[sqlx::test(migrations = false)]
+async fn a_job_that_is_being_deleted_ends_its_trial_as_it_ended(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--deleting", "1"]).await;
+    let id = test.start(&spec()).await;
+    test.run_to_end(&id, 12).await;
+    let rows = test.comparison(&id).await.rows;
+    let states: Vec<_> = rows.iter().map(|row| row.state.as_str()).collect();
+    assert_eq!(states, ["completed", "completed"]);
+    let (billed, booked) = (
+        test.billed_usd().await,
+        rows[0].cost_usd.zip(rows[1].cost_usd),
+    );
+    let booked = booked
+        .map(|(one, other)| (one + other).as_f64())
+        .expect("costs");
+    assert!(
+        (billed - booked).abs() < 0.5,
+        "billed {billed}, booked {booked}"
+    );
+}
+
+/// A backup from before the experiment, restored where its jobs run.
+async fn forget_everything(pool: &PgPool) {
+    let mut connection = pool.acquire().await.expect("a connection");
+    for statement in [
+        "SET session_replication_role = replica",
+        "DELETE FROM events",
+        "DELETE FROM ledger",
+        "DELETE FROM jobs",
+        "DELETE FROM trials",
+        "DELETE FROM experiments",
+        "SET session_replication_role = DEFAULT",
+    ] {
+        sqlx::query(statement)
+            .execute(&mut *connection)
+            .await
+            .expect(statement);
+    }
+}
+
+async fn alarms(test: &TestApp) -> Vec<EventView> {
+    let page: Page<EventView> = test.read("/v1/events?alarms_only=true").await;
+    page.items
+}
+
+/// Without a fence, jobs that no row knows are left alone, or stopped if the operator says so; in both cases every
+/// project's feed says it, once a job.
+#[sqlx::test(migrations = false)]
+async fn a_job_whose_trial_is_not_in_the_backup_raises_an_alarm(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    test.start(&spec()).await;
+    for _ in 0..3 {
+        test.tick().await;
+        test.advance(TimeDelta::minutes(4)).await;
+    }
+    let running = test.in_progress().await;
+    assert!(running > 0, "nothing runs");
+    let other = test.other_project().await;
+    forget_everything(&pool).await;
+    for _ in 0..4 {
+        test.watch().await;
+        test.advance(TimeDelta::seconds(30)).await;
+    }
+    assert_eq!(test.in_progress().await, running, "they are left alone");
+    let told = alarms(&test).await;
+    assert_eq!(told.len(), running, "{told:#?}");
+    for alarm in &told {
+        let left_alone = matches!(
+            &alarm.data,
+            Some(EventData::TrialUnknownJob {
+                is_stopped: false,
+                ..
+            })
+        );
+        assert!(left_alone && alarm.experiment_id.is_none(), "{alarm:#?}");
+    }
+    let of_other =
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM events WHERE project_id = $1")
+            .bind(other.0)
+            .fetch_one(&pool)
+            .await
+            .expect("a count");
+    assert_eq!(usize::try_from(of_other), Ok(running));
+    // As with `--stop-unknown-jobs`.
+    test.app.fence = Arc::new(Fence::new(None, true));
+    for _ in 0..6 {
+        test.watch().await;
+        test.advance(TimeDelta::seconds(30)).await;
+    }
+    assert_eq!(test.in_progress().await, 0, "they are stopped");
+    let stopped = alarms(&test).await.into_iter().filter(|alarm| {
+        matches!(
+            alarm.data,
+            Some(EventData::TrialUnknownJob {
+                is_stopped: true,
+                ..
+            })
+        )
+    });
+    assert_eq!(stopped.count(), running);
+}
