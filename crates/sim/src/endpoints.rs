@@ -82,7 +82,7 @@ impl SampledDurations {
 pub(crate) struct Endpoints {
     models: BTreeMap<(String, String), Part>,
     configs: BTreeMap<(String, String), Part>,
-    endpoints: Vec<Endpoint>,
+    all: Vec<Endpoint>,
 }
 
 /// 1 to 63 letters, digits and hyphens.
@@ -282,7 +282,7 @@ impl Endpoints {
         let name = named(call, "EndpointName")?;
         let arn = call.arn("endpoint", &name.to_lowercase());
         let is_own = |one: &&Endpoint| one.account == call.account && one.is_there(call.now);
-        let mut own = self.endpoints.iter().filter(is_own);
+        let mut own = self.all.iter().filter(is_own);
         if own.any(|one| one.name.eq_ignore_ascii_case(&name)) {
             return Err(invalid(format!(
                 "Cannot create already existing endpoint \"{arn}\"."
@@ -296,7 +296,7 @@ impl Endpoints {
         let count = variant["InitialInstanceCount"].as_u64().unwrap_or(1);
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let volume_gb = variant["VolumeSizeInGB"].as_i64().unwrap_or(0);
-        let of_type = self.endpoints.iter().filter(is_own);
+        let of_type = self.all.iter().filter(is_own);
         let used: u32 = of_type
             .filter(|one| one.instance_type == kind)
             .map(|one| one.count)
@@ -311,7 +311,7 @@ impl Endpoints {
             });
         }
         let change = self.change(call, drawn)?;
-        self.endpoints.push(Endpoint {
+        self.all.push(Endpoint {
             account: call.account.to_owned(),
             name,
             arn: arn.clone(),
@@ -329,7 +329,7 @@ impl Endpoints {
     fn find(&mut self, call: Call<'_>) -> Result<&mut Endpoint, Refusal> {
         let name = call.body["EndpointName"].as_str().unwrap_or_default();
         let arn = call.arn("endpoint", &name.to_lowercase());
-        let mut own = self.endpoints.iter_mut().filter(|one| {
+        let mut own = self.all.iter_mut().filter(|one| {
             one.account == call.account
                 && one.name.eq_ignore_ascii_case(name)
                 && one.is_there(call.now)
@@ -392,7 +392,7 @@ impl Endpoints {
                 && one.name.contains(fragment)
                 && after.is_none_or(|after| epoch(one.created_at()) > after)
         };
-        let mut all: Vec<&Endpoint> = self.endpoints.iter().filter(is_asked_for).collect();
+        let mut all: Vec<&Endpoint> = self.all.iter().filter(is_asked_for).collect();
         if call.body["SortOrder"] != "Ascending" {
             all.reverse();
         }
@@ -411,7 +411,7 @@ impl Endpoints {
         arn: &str,
         now: DateTime<Utc>,
     ) -> Option<&mut BTreeMap<String, String>> {
-        let mut all = self.endpoints.iter_mut();
+        let mut all = self.all.iter_mut();
         let found = all.find(|one| one.arn == arn && one.is_there(now))?;
         Some(&mut found.tags)
     }
@@ -424,7 +424,7 @@ impl Endpoints {
         now: DateTime<Utc>,
     ) -> Result<Value, Refusal> {
         let own = |one: &&Endpoint| one.account == account && one.name == name && one.is_there(now);
-        let found = self.endpoints.iter().find(own);
+        let found = self.all.iter().find(own);
         let found = found.filter(|one| matches!(one.status(now), "InService" | "Updating"));
         let found = found.ok_or_else(|| Refusal {
             code: "ValidationError",
@@ -454,7 +454,7 @@ impl Endpoints {
 
     /// What the account has, for the region's record; deleted endpoints stay in it.
     pub(crate) fn record(&self, rates: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
-        self.endpoints
+        self.all
             .iter()
             .map(|one| one.record(rates, now))
             .collect()
