@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::chaos;
+use crate::dashboard;
 use crate::process::{build, wait_gone};
 use crate::stack::{Setup, Stack};
 use crate::verify::{self, Verdict};
@@ -61,7 +62,15 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
             println!("{text}");
         }
     };
+    // Beside the long build: a debug program reads the dashboard's files when they are asked for.
+    let dashboard = std::thread::spawn(dashboard::build);
     build(&["--bins"])?;
+    let dashboard = dashboard
+        .join()
+        .unwrap_or_else(|_| Err("it panicked".to_owned()));
+    if let Err(error) = &dashboard {
+        eprintln!("The dashboard is missing: {error}");
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))
@@ -164,7 +173,10 @@ fn report(
 
 /// Keeps everything running for inspection, until Ctrl-C.
 fn stay(stack: &Stack, interrupted: &AtomicBool) {
-    println!("\nThe service is up: {}/docs", stack.url);
+    println!(
+        "\nThe dashboard: {}/    (log in with the key below; the API is at /docs)",
+        stack.url
+    );
     println!(
         "  export BAKEOFF_URL={} BAKEOFF_API_KEY={}",
         stack.url, stack.api_key

@@ -7,7 +7,9 @@
 )]
 
 mod bench;
+mod browser;
 mod chaos;
+mod dashboard;
 mod database;
 mod decisions;
 mod demo;
@@ -68,6 +70,8 @@ cargo xtask COMMAND
        --check        only look whether they still apply
   check               formatting, clippy and unit tests: under a minute once everything is built
   test                every test, linter and drift check (CI adds clippy)
+  dashboard [--check] build the dashboard that the service embeds (or type-check and test it, too)
+  browser             the dashboard in a real browser: journeys, accessibility, screenshots in target/dashboard
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
   rules [--check]     write (or check) docs/lint-rules.md and docs/metric-definitions.md
@@ -99,6 +103,8 @@ fn main() -> ExitCode {
         Some("storm") => storm::run(&flags),
         Some("check") => test::check(),
         Some("test") => test::run(),
+        Some("browser") => browser::run(&flags),
+        Some("dashboard") => dashboard::run(&flags),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),
         Some("postgres") => test::postgres(),

@@ -121,18 +121,15 @@ impl Stack {
 
     fn finish_start(&mut self) -> Result<(), String> {
         self.url = self.wait_ready()?;
+        self.api_key = self.another_key()?;
+        Ok(())
+    }
+
+    /// Another admin's key of the same project.
+    pub(crate) fn another_key(&self) -> Result<String, String> {
         let output = Command::new(program("bakeoff"))
-            .args([
-                "keys",
-                "create",
-                "--project",
-                "demo",
-                "--role",
-                "admin",
-                "--budget-usd",
-                "1000000",
-                "--data-dir",
-            ])
+            .args(["keys", "create", "--project", "demo", "--role", "admin"])
+            .args(["--budget-usd", "1000000", "--data-dir"])
             .arg(self.data_dir())
             .env_remove("DATABASE_URL")
             .output()
@@ -140,10 +137,7 @@ impl Stack {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        String::from_utf8_lossy(&output.stdout)
-            .trim()
-            .clone_into(&mut self.api_key);
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     fn wait_ready(&mut self) -> Result<String, String> {

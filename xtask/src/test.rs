@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 
 use crate::process::{Scratch, build, cargo, compile, lock, run as run_program};
-use crate::{deploy, mutants, openapi, python, queries, rules, shapes, storm};
+use crate::{browser, dashboard, deploy, mutants, openapi, python, queries, rules, shapes, storm};
 
 pub(crate) fn run() -> Result<(), String> {
     // A second run would replace programs that the first is about to start.
@@ -15,6 +15,8 @@ pub(crate) fn run() -> Result<(), String> {
     let started = Instant::now();
     step("formatting");
     run_program(cargo().args(["fmt", "--all", "--check"]))?;
+    step("dashboard");
+    dashboard::run(&["--check"])?;
     step("build");
     build(&["--all-targets"])?;
     step("committed OpenAPI document");
@@ -39,6 +41,8 @@ pub(crate) fn run() -> Result<(), String> {
     mutants::check()?;
     step("storm: 10 seeds");
     storm::run(&["--seeds", "10"])?;
+    step("dashboard in a browser");
+    browser::run(&["--built"])?;
     step("docker/ and deploy/");
     deploy::run()?;
     println!("\nAll checks passed in {} s.", started.elapsed().as_secs());

@@ -338,7 +338,7 @@ impl From<Ended> for EndedView {
 
 /// How an experiment ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Conclusion)]
+#[schema(as = ExperimentConclusion)]
 pub struct ConclusionView {
     pub state: ExperimentState,
     pub headline: String,

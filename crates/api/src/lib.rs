@@ -32,6 +32,7 @@ pub mod pushed;
 pub mod requests;
 pub mod runs;
 pub mod series;
+pub mod sessions;
 pub mod specs;
 pub mod trials;
 pub mod troubles;

@@ -46,6 +46,9 @@ pub(crate) struct EventParams {
     page_size: Option<u32>,
     /// Token from the previous page, or the id of the last event seen.
     page_token: Option<i64>,
+    /// Newest first: the page before `page_token`, or the last one. Not for streams, which go forward.
+    #[serde(default)]
+    newest: bool,
     /// Only events that need a person.
     #[serde(default)]
     alarms_only: bool,
@@ -55,7 +58,7 @@ pub(crate) struct EventParams {
 ///
 /// One feed of everything that happens, in order: whoever has read up to an id has missed nothing
 /// before it. With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends
-/// after 15 minutes; otherwise a page, oldest first.
+/// after 15 minutes; otherwise a page, oldest first unless `newest` is set.
 #[utoipa::path(get, path = "/v1/events", operation_id = "listEvents", tag = "projects", params(EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
         (status = 429, description = "Too many streams are open with this key", body = Problem, content_type = "application/problem+json"),
@@ -79,7 +82,7 @@ pub(crate) async fn of_project(
 ///
 /// With `Accept: text/event-stream`, a stream that resumes at `Last-Event-ID` and ends with the
 /// experiment, or after 15 minutes; 204 when nothing more is to be expected. Otherwise a page,
-/// oldest first.
+/// oldest first unless `newest` is set.
 #[utoipa::path(get, path = "/v1/experiments/{experiment_id}/events", operation_id = "listExperimentEvents", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path), EventParams),
     responses((status = 200, description = "Events", content((Page<EventView> = "application/json"), (String = "text/event-stream"))),
@@ -155,7 +158,12 @@ async fn answer(
     }
     let size = page::size(params.page_size)?;
     let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app.store.events_after(of, after, limit).await?;
+    let rows = if params.newest {
+        let before = params.page_token.unwrap_or(i64::MAX);
+        app.store.events_before(of, before, limit).await?
+    } else {
+        app.store.events_after(of, after, limit).await?
+    };
     Ok(Json(page::cut_by_number(
         rows,
         size,

@@ -4,6 +4,7 @@
 
 mod catalog;
 mod ci;
+mod dashboard;
 mod endpoints;
 mod events;
 mod experiments;
@@ -15,6 +16,7 @@ mod plumbing;
 mod projects;
 mod runs;
 mod samples;
+mod sessions;
 mod specs;
 mod trials;
 mod webhook_endpoints;
@@ -23,9 +25,9 @@ pub use plumbing::problem::{FieldError, Problem};
 pub use plumbing::server::{Limits, serve};
 
 use axum::Router;
-use axum::response::Redirect;
-use axum::routing::get;
+use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::csrf::CsrfLayer;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -67,7 +69,8 @@ use crate::trials::{artifacts, checkpoints, corrections, logs, tuning};
         (name = "catalog", description = "Instance types and effective-dated prices"),
         (name = "projects", description = "The tenant and its budget"),
         (name = "webhooks", description = "CI: templates, triggers, verdicts, commit statuses; and webhooks that go out"),
-        (name = "operations", description = "Health")
+        (name = "operations", description = "Health"),
+        (name = "sessions", description = "People logged in with a browser")
     )
 )]
 struct Document;
@@ -99,6 +102,7 @@ fn routes() -> OpenApiRouter<App> {
         ci_routes,
         webhook_routes,
         operation_routes,
+        session_routes,
     ];
     let router = OpenApiRouter::with_openapi(Document::openapi());
     resources
@@ -267,9 +271,23 @@ fn operation_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(health::readyz))
 }
 
+fn session_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
+    router
+        .routes(routes!(sessions::log_in))
+        .routes(routes!(sessions::current, sessions::log_out))
+}
+
 /// The OpenAPI document, as committed in `openapi/bakeoff.json`.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     routes().to_openapi()
+}
+
+/// The answer to a request that a browser says to come from another site: it may carry a person's cookie.
+fn cross_site() -> Response {
+    Problem::forbidden(
+        "this request comes from a page of another site; programs send an API key and no Origin",
+    )
+    .into_response()
 }
 
 /// The router of the whole service.
@@ -282,12 +300,10 @@ pub fn router(app: App) -> Router {
             parameters::refuse,
         ))
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
-        .route("/", get(|| async { Redirect::temporary("/docs") }))
-        .fallback(|| async {
-            Problem::not_found("nothing is served at this path; /docs lists the API")
-        })
+        .fallback(dashboard::serve)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))
+        .layer(CsrfLayer::new().with_rejection_response(|_| cross_site()))
         .layer(CatchPanicLayer::custom(request_id::panicked))
         .layer(axum::middleware::from_fn(server::answer_in_time))
         .layer(axum::middleware::from_fn(access::log))

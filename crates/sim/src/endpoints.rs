@@ -454,10 +454,7 @@ impl Endpoints {
 
     /// What the account has, for the region's record; deleted endpoints stay in it.
     pub(crate) fn record(&self, rates: &RateCard, now: DateTime<Utc>) -> Vec<Value> {
-        self.all
-            .iter()
-            .map(|one| one.record(rates, now))
-            .collect()
+        self.all.iter().map(|one| one.record(rates, now)).collect()
     }
 
     /// Whether a model that a request names is there.

@@ -233,6 +233,44 @@ impl Store {
         Ok(rows.into_iter().map(FeedEntry::from).collect())
     }
 
+    /// Entries of a feed before the given id, newest first.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn events_before(
+        &self,
+        of: FeedPart,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<FeedEntry>, StoreError> {
+        let rows = sqlx::query_as!(
+            EventRow,
+            r#"SELECT e.id AS "id!", e.experiment_id, e.trial_id, e.kind AS "kind!",
+                      e.severity AS "severity!", e.message, e.data, e.recorded_at AS "recorded_at!",
+                      t.candidate AS "candidate?", t.purchase_option AS "purchase_option?"
+               FROM ((SELECT * FROM events WHERE trial_id = $4 AND id < $2 AND (severity = 'alarm' OR NOT $5)
+                      ORDER BY id DESC LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE experiment_id = $3 AND $4::uuid IS NULL AND id < $2
+                      AND (severity = 'alarm' OR NOT $5) ORDER BY id DESC LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE project_id = $1 AND $3::uuid IS NULL AND $4::uuid IS NULL AND id < $2
+                      AND severity = 'alarm' AND $5 ORDER BY id DESC LIMIT $6)
+                     UNION ALL
+                     (SELECT * FROM events WHERE project_id = $1 AND $3::uuid IS NULL AND $4::uuid IS NULL AND id < $2
+                      AND NOT $5 ORDER BY id DESC LIMIT $6)) e
+               LEFT JOIN trials t ON t.id = e.trial_id
+               WHERE e.project_id = $1 ORDER BY e.id DESC"#,
+            of.project_id.0,
+            before,
+            of.experiment_id.map(|id| id.0),
+            of.trial_id.map(|id| id.0),
+            of.alarms_only,
+            limit,
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(FeedEntry::from).collect())
+    }
+
     /// An event by its id, with the name of its experiment, if it has one.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn event(&self, id: i64) -> Result<(FeedEntry, Option<String>), StoreError> {

@@ -23,6 +23,7 @@ pub mod requests;
 mod schema;
 pub mod series;
 mod session;
+pub mod sessions;
 mod stored;
 pub mod webhooks;
 

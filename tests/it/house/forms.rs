@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::house::style::{root, sources};
@@ -171,4 +172,47 @@ fn every_path_of_the_api_is_named_by_a_test() {
     let paths = document["paths"].as_object().unwrap();
     let unnamed: Vec<&String> = paths.keys().filter(|path| !is_named(path)).collect();
     assert_eq!(unnamed, UNNAMED, "no test names these");
+}
+
+/// Names of schemas in a file: of types that derive `ToSchema`, or of `named!`, unless they are given another.
+fn schemas(text: &str) -> Vec<String> {
+    let declared = Regex::new(
+        r"(?:(?:#\[[^\n]*\]|//[^\n]*)\s*)*(?:pub(?:\([^)]*\))? (?:struct|enum) (\w+)|named! \{\s*((?:(?:#\[[^\n]*\]|//[^\n]*)\s*)*)(\w+) \{)",
+    )
+    .unwrap();
+    let given = Regex::new(r"#\[schema\(as = (\w+)\)\]").unwrap();
+    let found = declared.captures_iter(text).filter_map(|one| {
+        let whole = &one[0];
+        let own = match (one.get(1), one.get(3)) {
+            (Some(name), _) if whole.contains("ToSchema") => name.as_str(),
+            (None, Some(name)) => name.as_str(),
+            _ => return None,
+        };
+        let name = given.captures(whole).map(|name| name[1].to_owned());
+        Some(name.unwrap_or_else(|| own.to_owned()))
+    });
+    found.collect()
+}
+
+/// OpenAPI has one schema of a name: a second type of that name would be described as the first.
+#[test]
+fn no_two_types_are_one_schema() {
+    let folders = [
+        "crates/domain/src",
+        "crates/planner/src",
+        "crates/api/src",
+        "crates/http/src",
+    ];
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in sources(&folders) {
+        for name in schemas(&text) {
+            files
+                .entry(name)
+                .or_default()
+                .push(path.display().to_string());
+        }
+    }
+    assert!(files.len() > 200, "{} schemas were found", files.len());
+    files.retain(|_, files| files.len() > 1);
+    assert_eq!(files, BTreeMap::new());
 }

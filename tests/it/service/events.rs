@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bakeoff_api::events::{EventData, EventView};
+use bakeoff_api::page::Page;
 use bakeoff_domain::event::{Event, EventSeverity, TrialName};
 use bakeoff_domain::ids::ExperimentId;
 use bakeoff_process::clock::real_sleep;
@@ -360,5 +361,34 @@ async fn a_stream_needs_no_names_and_ends_with_its_experiment(pool: PgPool) {
     let mut text = String::new();
     while !text.contains("\"experiment.paused\"") {
         text.push_str(std::str::from_utf8(&live.next().await.unwrap().unwrap()).unwrap());
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_newest_events_come_first_where_that_is_asked_for(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    for path in [
+        "/v1/events".to_owned(),
+        format!("/v1/experiments/{id}/events"),
+    ] {
+        let all: Page<EventView> = test.read(&format!("{path}?page_size=500")).await;
+        let mut ids: Vec<i64> = all.items.iter().map(|event| event.id).collect();
+        ids.reverse();
+        let mut seen = Vec::new();
+        let mut before = String::new();
+        loop {
+            let page: Page<EventView> = test
+                .read(&format!("{path}?newest=true&page_size=2{before}"))
+                .await;
+            seen.extend(page.items.iter().map(|event| event.id));
+            let Some(token) = page.next_page_token else {
+                break;
+            };
+            before = format!("&page_token={token}");
+        }
+        assert!(seen.len() > 4, "{seen:?}");
+        assert_eq!(seen, ids);
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod operations;
 pub(crate) mod program;
 pub(crate) mod security;
 pub(crate) mod security_wire;
+pub(crate) mod sessions;
 pub(crate) mod webhooks_out;

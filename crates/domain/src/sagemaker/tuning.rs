@@ -14,6 +14,7 @@ pub const NAME_MAX: usize = 32;
 
 named! {
     /// How the next hyperparameters are chosen (Strategy)
+    #[schema(as = TuningStrategy)]
     Strategy {
         Bayesian = "bayesian",
         Random = "random",

@@ -38,6 +38,7 @@ impl Expectation {
 /// Whether an expectation is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ExpectationVerdict)]
 pub enum Verdict {
     Met,
     NotMet,

@@ -2,9 +2,10 @@
 //! are described in [`bakeoff_service::auth::keys`].
 
 use axum::extract::FromRequestParts;
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::plumbing::access::RequestSpan;
@@ -14,7 +15,10 @@ use bakeoff_service::app::App;
 use bakeoff_service::auth::keys::{Role, hash, parse_key};
 use bakeoff_service::auth::push_token;
 
-/// A caller with a valid key.
+/// The cookie of a session.
+pub(crate) const COOKIE: &str = "__Host-bakeoff";
+
+/// A caller with a valid key, or with a session that was begun with one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     pub(crate) project: ProjectId,
@@ -100,38 +104,79 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
+/// What is stored of the session that a cookie names.
+pub(crate) fn session_token(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let cookies = headers.get_all(header::COOKIE).into_iter();
+    let mut pairs = cookies
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
+    let token = pairs.find(|(name, _)| *name == COOKIE)?.1;
+    let token = hex::decode(token).ok().filter(|token| token.len() == 32)?;
+    Some(Sha256::digest(token).into())
+}
+
+/// The caller of a key. There is one answer for every kind of invalid key, so that it does not reveal which ids exist.
+async fn caller_of(app: &App, text: &str) -> Result<Caller, Problem> {
+    let refused = || {
+        Problem::unauthenticated(
+            "the key is malformed, unknown, revoked or expired; `bakeoff keys create` creates one on the host",
+        )
+    };
+    let (id, secret) = parse_key(text).ok_or_else(refused)?;
+    let stored = app
+        .store
+        .live_key(id, real_now())
+        .await?
+        .ok_or_else(refused)?;
+    let role = Role::parse(&stored.role).ok_or_else(refused)?;
+    if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
+        return Err(refused());
+    }
+    Ok(Caller {
+        project: stored.project_id,
+        key: id,
+        role,
+    })
+}
+
+/// The id of a valid key.
+pub(crate) async fn key_of(app: &App, text: &str) -> Result<ApiKeyId, Problem> {
+    caller_of(app, text).await.map(|caller| caller.key)
+}
+
+/// The caller of a session's cookie.
+async fn caller_in(app: &App, token_sha256: &[u8; 32]) -> Result<Caller, Problem> {
+    let ended =
+        || Problem::unauthenticated("the session has ended, or its key was revoked: log in again");
+    let session = app
+        .store
+        .live_session(token_sha256, real_now())
+        .await?
+        .ok_or_else(ended)?;
+    Ok(Caller {
+        project: session.project,
+        key: session.key,
+        role: Role::parse(&session.role).ok_or_else(ended)?,
+    })
+}
+
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let Some(text) = bearer(parts) else {
-            return Err(Problem::unauthenticated(
-                "send `Authorization: Bearer bk_…`; `bakeoff keys create` creates a key on the host",
-            ));
+        let caller = match (bearer(parts), session_token(&parts.headers)) {
+            (Some(text), _) => caller_of(app, text).await?,
+            (None, Some(token)) => caller_in(app, &token).await?,
+            (None, None) => {
+                return Err(Problem::unauthenticated(
+                    "send `Authorization: Bearer bk_…`; `bakeoff keys create` creates a key on the host",
+                ));
+            }
         };
-        // One answer for every kind of invalid key, so that it does not reveal which ids exist.
-        let refused = || {
-            Problem::unauthenticated(
-                "the key is malformed, unknown, revoked or expired; `bakeoff keys create` creates one on the host",
-            )
-        };
-        let (id, secret) = parse_key(text).ok_or_else(refused)?;
-        let stored = app
-            .store
-            .live_key(id, real_now())
-            .await?
-            .ok_or_else(refused)?;
-        let role = Role::parse(&stored.role).ok_or_else(refused)?;
-        if !bool::from(hash(&secret).as_slice().ct_eq(&stored.secret_sha256)) {
-            return Err(refused());
-        }
         if let Some(span) = parts.extensions.get::<RequestSpan>() {
-            span.record_key(id);
+            span.record_key(caller.key);
         }
-        Ok(Self {
-            project: stored.project_id,
-            key: id,
-            role,
-        })
+        Ok(caller)
     }
 }

@@ -23,6 +23,7 @@ use crate::setup::Setup;
 /// Whether a setup fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = FitVerdict)]
 pub enum Verdict {
     Fits,
     Uncertain,

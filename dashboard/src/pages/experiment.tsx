@@ -1,0 +1,447 @@
+/** One experiment: the answer first, then what it rests on, and all there is last. */
+
+import { client, data, type Schemas } from "../api/client";
+import { useQuery } from "../api/query";
+import { Burn, Curves, Forest, Gantt, Pareto, type Held, type LossBy, type Phase } from "../charts/charts";
+import { hours, odds, rate, speed, usd, words } from "../format";
+import { address, go, setParameter } from "../state";
+import { Action } from "../ui/action";
+import { Bar, Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
+import { Table } from "../ui/table";
+import { Feed } from "./overview";
+
+const TABS = ["answer", "race", "loss", "hours", "money", "events", "findings", "raw"] as const;
+type Tab = (typeof TABS)[number];
+
+const LIVE = new Set(["running", "cancelling"]);
+
+export function Experiment({ id }: { id: string }) {
+  const path = { params: { path: { experiment_id: id } } };
+  const experiment = useQuery(`experiment ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}", path as never)), 5);
+  const is = experiment.data as Schemas["ExperimentView"] | undefined;
+  const every = is && !LIVE.has(is.state) ? 0 : 5;
+  const answer = useQuery(`answer ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/recommendation", path)), every);
+  const comparison = useQuery(`comparison ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/comparison", path)), every);
+  const names = comparison.data?.rows.map((row) => row.candidate) ?? [];
+  const tab = (TABS.find((one) => one === address.value.searchParams.get("tab")) ?? "answer") as Tab;
+  return (
+    <Loaded query={experiment as never} lines={3}>
+      {() =>
+        is && (
+          <>
+            <Head of={is} reload={experiment.reload} />
+            <Loaded query={answer}>{(got) => <Answer of={got} experiment={is} />}</Loaded>
+            <Loaded query={comparison} lines={6}>
+              {(got) => <Candidates of={got} id={id} />}
+            </Loaded>
+            <nav class="tabs" aria-label="details">
+              {TABS.map((one) => (
+                <button aria-current={one === tab ? "page" : undefined} onClick={() => setParameter("tab", one === "answer" ? null : one)}>
+                  {one}
+                </button>
+              ))}
+            </nav>
+            {tab === "answer" && <Loaded query={answer}>{(got) => <Evidence of={got} experiment={is} names={names} />}</Loaded>}
+            {tab === "race" && (
+              <Loaded query={answer}>{(got) => <Loaded query={comparison}>{(rows) => <Race answer={got} rows={rows.rows} id={id} names={names} />}</Loaded>}</Loaded>
+            )}
+            {tab === "loss" && <Loss id={id} every={every} names={names} />}
+            {tab === "hours" && <Hours id={id} every={every} />}
+            {tab === "money" && <Ledger id={id} every={every} budget={is.budget_usd} />}
+            {tab === "events" && <Events id={id} every={every} />}
+            {tab === "findings" && <Findings of={is.findings} />}
+            {tab === "raw" && (
+              <Section title="The specification" aside={<Source path={`/v1/experiments/${id}`} />}>
+                <pre class="raw" tabIndex={0}>{JSON.stringify(is.spec, null, 2)}</pre>
+              </Section>
+            )}
+          </>
+        )
+      }
+    </Loaded>
+  );
+}
+
+function Head({ of, reload }: { of: Schemas["ExperimentView"]; reload: () => void }) {
+  const path = { params: { path: { experiment_id: of.id } } };
+  const done = (call: Promise<unknown>) => call.then(reload);
+  const isLive = LIVE.has(of.state);
+  return (
+    <header class="head">
+      <div>
+        <p class="crumbs">
+          <Link to="/experiments">Experiments</Link> ›
+        </p>
+        <h1>
+          {of.name} <State of={of.paused_reason ? "parked" : of.state} />
+        </h1>
+        <p class="fine">
+          {usd(of.settled_usd)} settled, {usd(of.reserved_usd)} held of {usd(of.budget_usd)} <Bar share={(of.settled_usd + of.reserved_usd) / of.budget_usd} label="of the budget" /> · started <Time at={of.created_at} />
+          {of.ended_at && (
+            <>
+              , ended <Time at={of.ended_at} />
+            </>
+          )}
+        </p>
+        {of.paused_reason && <p class="stale">Paused: {of.paused_reason}</p>}
+      </div>
+      <div class="buttons">
+        {isLive && of.paused_reason && (
+          <Action name="Resume" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/resume", path as never)))}>
+            <p>Waiting and parked trials are tried again, within the {usd(of.budget_usd - of.settled_usd - of.reserved_usd)} that are left.</p>
+          </Action>
+        )}
+        {isLive && !of.paused_reason && (
+          <Action name="Pause" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/pause", path as never)))}>
+            <p>Nothing new is started. What runs goes on, and may cost the {usd(of.reserved_usd)} that are held for it.</p>
+          </Action>
+        )}
+        <Raise of={of} done={done} />
+        {isLive && (
+          <Action name="Cancel" tone="danger" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/cancel", path as never)))}>
+            <p>Every trial is stopped. {usd(of.settled_usd)} are spent; what runs is billed until it has stopped, {usd(of.reserved_usd)} at most.</p>
+          </Action>
+        )}
+      </div>
+    </header>
+  );
+}
+
+function Raise({ of, done }: { of: Schemas["ExperimentView"]; done: (call: Promise<unknown>) => Promise<void> }) {
+  const budget = { value: of.budget_usd };
+  return (
+    <Action
+      name="Budget"
+      run={() =>
+        done(
+          data(
+            client.PATCH("/v1/experiments/{experiment_id}", {
+              params: { path: { experiment_id: of.id } },
+              body: { budget_usd: budget.value },
+            } as never),
+          ),
+        )
+      }
+    >
+      <p>
+        {usd(of.settled_usd)} are spent and {usd(of.reserved_usd)} held: it goes no lower.
+      </p>
+      <label>
+        new budget, dollars{" "}
+        <input type="number" min={0} step="any" defaultValue={String(of.budget_usd)} onInput={(event) => (budget.value = Number(event.currentTarget.value))} />
+      </label>
+    </Action>
+  );
+}
+
+const CONCLUSIONS: Record<string, string> = { clear: "good", tied: "good", leading: "wait", reached: "good" };
+
+function Answer({ of, experiment }: { of: Schemas["RecommendationView"]; experiment: Schemas["ExperimentView"] }) {
+  const first = of.ranked[0];
+  return (
+    <section class={`card answer ${CONCLUSIONS[String(of.conclusion)] ?? ""}`} aria-label="answer">
+      <p class="headline">{of.headline}</p>
+      {first && (
+        <dl class="figures">
+          <div>
+            <dt>full run</dt>
+            <dd>
+              <Figure kind="projected" about={first.price}>
+                {usd(first.projected_cost_usd)}
+              </Figure>
+              <small>
+                {" "}
+                {usd(first.odds?.cost_usd_low)} to {usd(first.odds?.cost_usd_high)} (90 %)
+              </small>
+            </dd>
+          </div>
+          <div>
+            <dt>takes</dt>
+            <dd>
+              <Figure kind="projected">{hours(first.projected_hours)}</Figure>
+            </dd>
+          </div>
+          <div>
+            <dt>best with</dt>
+            <dd>{odds(first.odds?.p_best)}</dd>
+          </div>
+          <div>
+            <dt>this answer cost</dt>
+            <dd>
+              {usd(of.spend?.usd ?? experiment.settled_usd)}
+              {of.spend?.losers_usd != null && <small> {usd(of.spend.losers_usd)} on others</small>}
+            </dd>
+          </div>
+        </dl>
+      )}
+      {of.provisional && <p class="fine">Provisional: it may change while trials run.</p>}
+      {first && experiment.state === "completed" && <Buy id={experiment.id} of={first} provisional={of.provisional} />}
+    </section>
+  );
+}
+
+function Buy({ id, of, provisional }: { id: string; of: Schemas["Ranked"]; provisional: boolean }) {
+  const path = { params: { path: { experiment_id: id } } };
+  const preview = useQuery(`full-run ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/full-run", path as never))) as {
+    data: Schemas["FullRunPreview"] | undefined;
+    problem: unknown;
+  };
+  const is = preview.data as { budget_usd: number; spec: unknown } | undefined;
+  if (!is) return null;
+  const start = async () => {
+    const made = (await data(client.POST("/v1/experiments/{experiment_id}/full-run", { ...path, body: { budget_usd: is.budget_usd } } as never))) as { id?: string } | undefined;
+    if (made?.id) go(`/experiments/${made.id}`);
+  };
+  return (
+    <div class="buttons">
+      <Action name={`Buy the full run on ${of.candidate}`} tone="primary" run={start}>
+        <p>
+          The training runs to its end on {of.instance_type} {words(of.purchase_option)}: {usd(of.projected_cost_usd)} in {hours(of.projected_hours)} projected, {usd(is.budget_usd)} at most.
+        </p>
+        {provisional && <p class="stale">The answer is provisional.</p>}
+      </Action>
+      <Source path={`/v1/experiments/${id}/full-run`} />
+    </div>
+  );
+}
+
+function Candidates({ of, id }: { of: Schemas["Comparison"]; id: string }) {
+  return (
+    <Section title="Candidates" aside={<Source path={`/v1/experiments/${id}/comparison`} csv />}>
+      <Table
+        caption="Candidates"
+        rows={of.rows}
+        link={(row) => (row.trial_id ? `/trials/${row.trial_id}` : undefined)}
+        rowClass={(row) => (["stopped", "failed", "refused"].includes(row.state) ? "over" : undefined)}
+        columns={[
+          { head: "candidate", cell: (row) => (row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.candidate}</Link> : row.candidate) },
+          { head: "instance", cell: (row) => `${row.instance_count > 1 ? `${row.instance_count} × ` : ""}${row.instance_type}` },
+          { head: "purchase", wide: true, cell: (row) => words(row.purchase_option) },
+          { head: "state", cell: (row) => <State of={row.state} /> },
+          { head: "progress", wide: true, cell: (row) => (row.progress != null ? <Bar share={row.progress} label="of its steps" /> : "–") },
+          {
+            head: "tokens/s",
+            about: "with its 95 % interval",
+            numeric: true,
+            cell: (row) => (
+              <Figure kind="measured" about={row.tokens_per_second_from_at ? `${row.tokens_per_second_source}, ${row.tokens_per_second_from_at} to ${row.tokens_per_second_until_at}` : undefined}>
+                {speed(row.tokens_per_second, row.tokens_per_second_half_width)}
+              </Figure>
+            ),
+          },
+          { head: "GPU", about: "utilisation of the accelerators", numeric: true, wide: true, cell: (row) => (row.gpu_utilization_percent == null ? "–" : `${Math.round(row.gpu_utilization_percent)} %`) },
+          { head: "MFU", about: "model FLOP utilisation", numeric: true, wide: true, cell: (row) => (row.mfu_percent == null ? "–" : `${Math.round(row.mfu_percent)} %`) },
+          { head: "loss", numeric: true, wide: true, cell: (row) => row.validation_loss?.toPrecision(4) ?? row.train_loss?.toPrecision(4) ?? "–" },
+          {
+            head: "cost",
+            numeric: true,
+            cell: (row) => (
+              <Figure kind={row.cost_estimated ? "estimated" : "measured"} about="SageMaker's billable seconds × the price">
+                {usd(row.total_usd)}
+              </Figure>
+            ),
+          },
+          {
+            head: "$/h",
+            numeric: true,
+            wide: true,
+            cell: (row) => <span title={`${row.price_source ?? ""} ${row.price_effective_from?.slice(0, 10) ?? ""} (${words(row.price_status)})`}>{rate(row.usd_per_hour)}</span>,
+          },
+          { head: "why", wide: true, cell: (row) => <span class="why">{row.diagnosis ?? row.reason ?? ""}</span> },
+        ]}
+      />
+    </Section>
+  );
+}
+
+function Evidence({ of, experiment, names }: { of: Schemas["RecommendationView"]; experiment: Schemas["ExperimentView"]; names: readonly string[] }) {
+  const objective = experiment.spec.objective as { deadline_hours?: number; budget_usd?: number } | undefined;
+  return (
+    <>
+      <Section title="Cost against hours" aside={<Source path={`/v1/experiments/${experiment.id}/recommendation`} />}>
+        {of.ranked.length > 0 ? <Pareto ranked={of.ranked} names={names} budget={objective?.budget_usd} deadline={objective?.deadline_hours} /> : <Empty what="No candidate can be ranked yet: each needs some minutes of steady training." />}
+      </Section>
+      <div class="columns even">
+        <Section title="Why">
+          <ul class="prose">
+            {of.reasons.map((reason) => (
+              <li>{reason}</li>
+            ))}
+          </ul>
+        </Section>
+        <Section title="Not ranked">
+          {of.not_ranked.length === 0 ? (
+            <p class="fine">Every candidate is ranked.</p>
+          ) : (
+            <ul class="prose">
+              {of.not_ranked.map((one) => (
+                <li>
+                  <Link to={`/trials/${one.trial_id}`}>{one.candidate}</Link> ({one.instance_type} {words(one.purchase_option)}): {one.reason}
+                  {one.fix && <div class="fix">→ {one.fix}</div>}
+                </li>
+              ))}
+            </ul>
+          )}
+        </Section>
+      </div>
+      <Section title="What it rests on">
+        <ul class="prose fine">
+          {of.basis.map((one) => (
+            <li>{one}</li>
+          ))}
+        </ul>
+      </Section>
+    </>
+  );
+}
+
+function Race({ answer, rows, id, names }: { answer: Schemas["RecommendationView"]; rows: readonly Schemas["ComparisonRow"][]; id: string; names: readonly string[] }) {
+  const out = rows.filter((row) => row.state === "stopped" || row.state === "refused");
+  return (
+    <Section title="Who is out, and at what price" aside={<Source path={`/v1/experiments/${id}/recommendation`} />}>
+      <Forest ranked={answer.ranked} names={names} />
+      <ul class="prose">
+        {out.map((row) => (
+          <li>
+            ✕ <b>{row.candidate}</b> {row.purchase_option === "spot" ? "spot" : ""} after {usd(row.total_usd)}: {row.reason}
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+const METRICS = ["train_loss", "validation_loss", "tokens_per_second"] as const;
+const AXES: readonly LossBy[] = ["usd", "hours", "step", "tokens"];
+
+function Loss({ id, every, names }: { id: string; every: number; names: readonly string[] }) {
+  const parameters = address.value.searchParams;
+  const metric = METRICS.find((one) => one === parameters.get("metric")) ?? "train_loss";
+  const by = AXES.find((one) => one === parameters.get("by")) ?? "usd";
+  const query = { experiment_id: [id], metric };
+  const curves = useQuery(`curves ${id} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: query as never } })), every);
+  return (
+    <Section title="What quality costs" aside={<Source path={`/v1/convergence?experiment_id=${id}&metric=${metric}`} csv />}>
+      <div class="filters">
+        <label>
+          metric{" "}
+          <select value={metric} onChange={(event) => setParameter("metric", event.currentTarget.value)}>
+            {METRICS.map((one) => (
+              <option value={one}>{words(one)}</option>
+            ))}
+          </select>
+        </label>
+        <label>
+          against{" "}
+          <select value={by} onChange={(event) => setParameter("by", event.currentTarget.value)}>
+            {AXES.map((one) => (
+              <option value={one}>{one === "usd" ? "dollars" : one}</option>
+            ))}
+          </select>
+        </label>
+      </div>
+      <Loaded query={curves}>
+        {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={names} metric={metric} by={by} /> : <Empty what={`No trial has reported ${words(metric)}.`} />)}
+      </Loaded>
+    </Section>
+  );
+}
+
+function Hours({ id, every }: { id: string; every: number }) {
+  const trials = useQuery(`trials ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/trials", { params: { path: { experiment_id: id } } })), every);
+  return (
+    <Section title="Where the hours went" aside={<Source path={`/v1/experiments/${id}/trials`} />}>
+      <Loaded query={trials}>
+        {(page) => {
+          const phases = page.items.flatMap(phasesOf);
+          return phases.length > 0 ? <Gantt phases={phases} /> : <Empty what="No job has started." />;
+        }}
+      </Loaded>
+    </Section>
+  );
+}
+
+/** A trial's attempts as phases; one that goes on ends with the newest time that is known. */
+export function phasesOf(trial: Schemas["TrialView"]): Phase[] {
+  return trial.attempts.flatMap((attempt) => {
+    const name = `${trial.plan?.candidate ?? trial.id.slice(-6)}${trial.plan?.purchase_option === "spot" ? " spot" : ""}${trial.attempts.length > 1 ? ` #${attempt.number}` : ""}`;
+    const latest = attempt.transitions.reduce((newest, one) => (one.started_at > newest ? one.started_at : newest), "");
+    return attempt.transitions
+      .filter((one) => !["Completed", "Stopped", "Failed"].includes(one.status))
+      .map((one) => ({ trial: name, status: one.status, from: one.started_at, until: one.ended_at ?? attempt.ended_at ?? latest }));
+  });
+}
+
+function Ledger({ id, every, budget }: { id: string; every: number; budget: number }) {
+  const ledger = useQuery(
+    `ledger ${id}`,
+    () => data(client.GET("/v1/experiments/{experiment_id}/ledger", { params: { path: { experiment_id: id }, query: { page_size: 200 } } })),
+    every,
+  );
+  return (
+    <Section title="Money, row by row" aside={<Source path={`/v1/experiments/${id}/ledger`} />}>
+      <Loaded query={ledger}>
+        {(page) =>
+          page.items.length === 0 ? (
+            <Empty what="Nothing is booked yet." />
+          ) : (
+            <>
+              <Burn held={heldOver(page.items)} budget={budget} />
+              <Table
+                caption="Ledger"
+                rows={page.items}
+                columns={[
+                  { head: "at", cell: (row) => <Time at={row.recorded_at} /> },
+                  { head: "kind", cell: (row) => words(row.kind) },
+                  { head: "of", cell: (row) => words(row.component) },
+                  { head: "quantity", numeric: true, wide: true, cell: (row) => (row.quantity > 0 ? `${row.quantity.toLocaleString("en-US")} ${words(row.unit)}` : "–") },
+                  { head: "dollars", numeric: true, cell: (row) => <Figure kind={row.estimated ? "estimated" : "measured"}>{usd(row.usd)}</Figure> },
+                  { head: "trial", wide: true, cell: (row) => (row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.trial_id.slice(-6)}</Link> : "–") },
+                ]}
+              />
+            </>
+          )
+        }
+      </Loaded>
+    </Section>
+  );
+}
+
+/** What was settled and held after each row. */
+export function heldOver(rows: readonly Schemas["LedgerEntryView"][]): Held[] {
+  let settled = 0;
+  let reserved = 0;
+  return [...rows]
+    .sort((a, b) => a.id - b.id)
+    .map((row) => {
+      if (row.kind === "settled" || row.kind === "adjusted") settled += row.usd;
+      else if (row.kind === "reserved") reserved += row.usd;
+      else reserved -= Math.abs(row.usd);
+      return { at: row.recorded_at, settled, reserved: Math.max(0, reserved) };
+    });
+}
+
+function Events({ id, every }: { id: string; every: number }) {
+  const events = useQuery(`events ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/events", { params: { path: { experiment_id: id }, query: { newest: true, page_size: 200 } } })) as Promise<Schemas["Page_EventView"]>, every);
+  return (
+    <Section title="What happened" aside={<Source path={`/v1/experiments/${id}/events`} />}>
+      <Loaded query={events}>{(page) => <Feed events={page.items} />}</Loaded>
+    </Section>
+  );
+}
+
+function Findings({ of }: { of: readonly Schemas["Finding"][] }) {
+  return (
+    <Section title="What the linter found">
+      {of.length === 0 ? (
+        <p class="fine">Nothing.</p>
+      ) : (
+        <ul class="findings">
+          {of.map((one) => (
+            <Finding of={one} />
+          ))}
+        </ul>
+      )}
+    </Section>
+  );
+}

@@ -1,0 +1,147 @@
+/** What runs, what it costs, and what waits for a person. */
+
+import { client, data, type Schemas } from "../api/client";
+import { useQuery } from "../api/query";
+import { percent, usd, words } from "../format";
+import { Bar, Empty, Figure, Link, Loaded, Section, State, Time } from "../ui/parts";
+import { Table } from "../ui/table";
+
+const START = "bakeoff run examples/hebrew-p4-p5.json --watch";
+
+export function Overview() {
+  const project = useQuery("project", () => data(client.GET("/v1/projects/current")), 10);
+  const running = useQuery("running", () => data(client.GET("/v1/experiments", { params: { query: { page_size: 50 } } })), 5);
+  const alarms = useQuery("alarms", () => data(client.GET("/v1/events", { params: { query: { alarms_only: true, newest: true, page_size: 20 } } })), 10);
+  const events = useQuery("latest", () => data(client.GET("/v1/events", { params: { query: { newest: true, page_size: 20 } } })), 5);
+  return (
+    <>
+      <h1>Overview</h1>
+      <Loaded query={project} lines={2}>
+        {(now) => <Money of={now} />}
+      </Loaded>
+      <div class="columns">
+        <div>
+          <Section title="Needs a person">
+            <Loaded query={alarms}>
+              {(page) => {
+                const open = running.data?.items.filter((one) => one.paused_reason) ?? [];
+                if (page.items.length + open.length === 0) return <p class="fine">Nothing does.</p>;
+                return (
+                  <ul class="plain">
+                    {open.map((one) => (
+                      <li>
+                        <State of="parked" /> <Link to={`/experiments/${one.id}`}>{one.name}</Link> is paused: {one.paused_reason}
+                      </li>
+                    ))}
+                    {page.items.slice(0, 8).map((event) => (
+                      <Alarm event={event} />
+                    ))}
+                  </ul>
+                );
+              }}
+            </Loaded>
+          </Section>
+          <Section title="Experiments" aside={<Link to="/experiments">all</Link>}>
+            <Loaded query={running}>
+              {(page) =>
+                page.items.length === 0 ? (
+                  <Empty what="Nothing has run yet. Three steps to a first answer: write an experiment (the playground helps), see what it would cost with `bakeoff plan`, and start it:" command={START} />
+                ) : (
+                  <Table
+                    caption="Experiments"
+                    rows={page.items.slice(0, 12)}
+                    link={(row) => `/experiments/${row.id}`}
+                    columns={[
+                      { head: "experiment", cell: (row) => <Link to={`/experiments/${row.id}`}>{row.name}</Link> },
+                      { head: "state", cell: (row) => <State of={row.state} /> },
+                      { head: "cost so far", numeric: true, cell: (row) => <Figure kind="measured" about="settled">{usd(row.settled_usd)}</Figure> },
+                      { head: "held", numeric: true, about: "the worst case of what runs", cell: (row) => usd(row.reserved_usd) },
+                      { head: "of budget", cell: (row) => <Bar share={(row.settled_usd + row.reserved_usd) / row.budget_usd} label={`spent or held of ${usd(row.budget_usd)}`} /> },
+                      { head: "started", wide: true, cell: (row) => <Time at={row.created_at} now={page.items[0]?.created_at} /> },
+                    ]}
+                  />
+                )
+              }
+            </Loaded>
+          </Section>
+        </div>
+        <Section title="Feed" aside={<Link to="/events">all events</Link>}>
+          <Loaded query={events} lines={10}>
+            {(page) => <Feed events={page.items} />}
+          </Loaded>
+        </Section>
+      </div>
+    </>
+  );
+}
+
+function Money({ of }: { of: Schemas["ProjectView"] }) {
+  const used = of.settled_usd + of.reserved_usd;
+  return (
+    <dl class="figures">
+      <div>
+        <dt>settled</dt>
+        <dd>{usd(of.settled_usd)}</dd>
+      </div>
+      <div>
+        <dt>held for what runs</dt>
+        <dd>{usd(of.reserved_usd)}</dd>
+      </div>
+      <div>
+        <dt>this month</dt>
+        <dd>
+          {usd(of.month.settled_usd)}
+          {of.month.forecast_usd != null && <small> → {usd(of.month.forecast_usd)} forecast</small>}
+        </dd>
+      </div>
+      <div>
+        <dt>budget</dt>
+        <dd>
+          {of.budget_usd == null ? "none" : usd(of.budget_usd)}
+          {of.budget_usd ? <small> {percent(used / of.budget_usd, 1)} used</small> : null}
+        </dd>
+      </div>
+    </dl>
+  );
+}
+
+function Alarm({ event }: { event: Schemas["EventView"] }) {
+  return (
+    <li>
+      <State of={event.severity} /> {event.message}
+      {event.way_out && <div class="fix">→ {event.way_out}</div>}
+      <div class="fine">
+        <Time at={event.recorded_at} />
+        {event.trial_id ? (
+          <>
+            {" "}
+            · <Link to={`/trials/${event.trial_id}`}>trial</Link>
+          </>
+        ) : null}
+        {event.experiment_id ? (
+          <>
+            {" "}
+            · <Link to={`/experiments/${event.experiment_id}`}>experiment</Link>
+          </>
+        ) : null}
+      </div>
+    </li>
+  );
+}
+
+export function Feed({ events }: { events: readonly Schemas["EventView"][] }) {
+  if (events.length === 0) return <p class="fine">Nothing has happened yet.</p>;
+  return (
+    <ol class="feed">
+      {events.map((event) => (
+        <li class={event.severity}>
+          <Time at={event.recorded_at} now={events[0]?.recorded_at} /> <span class="fine">{words(event.kind)}</span>
+          <div>
+            {event.message}{" "}
+            {event.trial_id ? <Link to={`/trials/${event.trial_id}`}>open</Link> : event.experiment_id ? <Link to={`/experiments/${event.experiment_id}`}>open</Link> : null}
+          </div>
+        </li>
+      ))}
+    </ol>
+  );
+}
