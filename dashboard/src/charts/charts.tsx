@@ -3,6 +3,7 @@
 import type { Schemas } from "../api/client";
 import { hours, odds, rate, short, speed, time, usd, words } from "../format";
 import { colours } from "../palette";
+import type { Held, Phase } from "../shape";
 import { dark } from "../state";
 import { Table } from "../ui/table";
 import { Chart } from "./plot";
@@ -151,8 +152,6 @@ export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[
   );
 }
 
-export type Phase = { trial: string; status: string; from: string; until: string };
-
 const PHASES: Record<string, { light: string; dark: string }> = {
   Starting: { light: "#b5b5b5", dark: "#6b7378" },
   Downloading: { light: "#56b4e9", dark: "#3a86b4" },
@@ -207,8 +206,6 @@ export function Gantt({ phases }: { phases: readonly Phase[] }) {
     </Chart>
   );
 }
-
-export type Held = { at: string; settled: number; reserved: number };
 
 /** Dollars over time: settled, held on top of it, and the budget above both. */
 export function Burn({ held, budget }: { held: readonly Held[]; budget: number }) {

@@ -2,8 +2,9 @@
 
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
-import { Burn, Curves, Forest, Gantt, Pareto, type Held, type LossBy, type Phase } from "../charts/charts";
+import { Burn, Curves, Forest, Gantt, Pareto, type LossBy } from "../charts/charts";
 import { hours, odds, rate, speed, usd, words } from "../format";
+import { heldOver, phasesOf } from "../shape";
 import { address, go, setParameter } from "../state";
 import { Action } from "../ui/action";
 import { Bar, Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
@@ -215,7 +216,7 @@ function Candidates({ of, id }: { of: Schemas["Comparison"]; id: string }) {
         rowClass={(row) => (["stopped", "failed", "refused"].includes(row.state) ? "over" : undefined)}
         columns={[
           { head: "candidate", cell: (row) => (row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.candidate}</Link> : row.candidate) },
-          { head: "instance", cell: (row) => `${row.instance_count > 1 ? `${row.instance_count} × ` : ""}${row.instance_type}` },
+          { head: "instance", wide: true, cell: (row) => `${row.instance_count > 1 ? `${row.instance_count} × ` : ""}${row.instance_type}` },
           { head: "purchase", wide: true, cell: (row) => words(row.purchase_option) },
           { head: "state", cell: (row) => <State of={row.state} /> },
           { head: "progress", wide: true, cell: (row) => (row.progress != null ? <Bar share={row.progress} label="of its steps" /> : "–") },
@@ -361,17 +362,6 @@ function Hours({ id, every }: { id: string; every: number }) {
   );
 }
 
-/** A trial's attempts as phases; one that goes on ends with the newest time that is known. */
-export function phasesOf(trial: Schemas["TrialView"]): Phase[] {
-  return trial.attempts.flatMap((attempt) => {
-    const name = `${trial.plan?.candidate ?? trial.id.slice(-6)}${trial.plan?.purchase_option === "spot" ? " spot" : ""}${trial.attempts.length > 1 ? ` #${attempt.number}` : ""}`;
-    const latest = attempt.transitions.reduce((newest, one) => (one.started_at > newest ? one.started_at : newest), "");
-    return attempt.transitions
-      .filter((one) => !["Completed", "Stopped", "Failed"].includes(one.status))
-      .map((one) => ({ trial: name, status: one.status, from: one.started_at, until: one.ended_at ?? attempt.ended_at ?? latest }));
-  });
-}
-
 function Ledger({ id, every, budget }: { id: string; every: number; budget: number }) {
   const ledger = useQuery(
     `ledger ${id}`,
@@ -405,20 +395,6 @@ function Ledger({ id, every, budget }: { id: string; every: number; budget: numb
       </Loaded>
     </Section>
   );
-}
-
-/** What was settled and held after each row. */
-export function heldOver(rows: readonly Schemas["LedgerEntryView"][]): Held[] {
-  let settled = 0;
-  let reserved = 0;
-  return [...rows]
-    .sort((a, b) => a.id - b.id)
-    .map((row) => {
-      if (row.kind === "settled" || row.kind === "adjusted") settled += row.usd;
-      else if (row.kind === "reserved") reserved += row.usd;
-      else reserved -= Math.abs(row.usd);
-      return { at: row.recorded_at, settled, reserved: Math.max(0, reserved) };
-    });
 }
 
 function Events({ id, every }: { id: string; every: number }) {

@@ -230,7 +230,7 @@ export function Instances() {
               columns={[
                 { head: "type", cell: (row) => short(row.instance_type) },
                 { head: "accelerators", cell: (row) => (row.accelerator_count ? `${row.accelerator_count} × ${row.accelerator ?? "?"}` : "–") },
-                { head: "GiB each", numeric: true, cell: (row) => row.accelerator_memory_gib ?? "–" },
+                { head: "GiB each", numeric: true, wide: true, cell: (row) => row.accelerator_memory_gib ?? "–" },
                 { head: "bf16 TFLOP/s", numeric: true, wide: true, cell: (row) => row.bf16_tflops ?? "–" },
                 { head: "vCPU", numeric: true, wide: true, cell: (row) => row.vcpus ?? "–" },
                 { head: "memory", numeric: true, wide: true, cell: (row) => (row.memory_gib == null ? "–" : `${count(row.memory_gib)} GiB`) },

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { Problem, client, data, type Schemas } from "../api/client";
 import { hours, speed, usd, words } from "../format";
+import { isExperiment, parse } from "../shape";
 import { go } from "../state";
 import { Action } from "../ui/action";
 import { Figure, Finding, ProblemBox, Section } from "../ui/parts";
@@ -103,17 +104,4 @@ export function Playground() {
       </div>
     </>
   );
-}
-
-function isExperiment(value: unknown): boolean {
-  return typeof value === "object" && value !== null && "candidates" in value;
-}
-
-export function parse(text: string): { value?: unknown; error?: string } {
-  if (!text.trim()) return {};
-  try {
-    return { value: JSON.parse(text) };
-  } catch (error) {
-    return { error: `This is no JSON yet: ${(error as Error).message}` };
-  }
 }

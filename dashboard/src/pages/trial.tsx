@@ -5,10 +5,10 @@ import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { Gantt, Series } from "../charts/charts";
 import { rate, seconds, usd, words } from "../format";
+import { phasesOf, seriesOf } from "../shape";
 import { Action } from "../ui/action";
 import { Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
-import { phasesOf } from "./experiment";
 
 const LIVE = new Set(["queued", "submitting", "parked", "running", "stopping"]);
 
@@ -189,18 +189,6 @@ function Metric({ id, metric, unit, every }: { id: string; metric: string; unit:
       {isAbsent ? <p class="fine">{query.problem?.detail}</p> : <Loaded query={query}>{() => <Series title={words(metric)} unit={series?.unit ?? unit} points={points} mark={mark} />}</Loaded>}
     </div>
   );
-}
-
-/** The points of a series where it has them, else the means of its buckets. */
-export function seriesOf(series: { points?: { at_seconds: number[]; value: (number | null)[] } | null; buckets?: readonly { start_at: string; mean?: number | null }[] } | undefined): { at: Date; value: number }[] {
-  const points = series?.points;
-  if (points) {
-    return points.at_seconds.flatMap((at, index) => {
-      const value = points.value[index];
-      return value == null ? [] : [{ at: new Date(at * 1000), value }];
-    });
-  }
-  return (series?.buckets ?? []).flatMap((bucket) => (bucket.mean == null ? [] : [{ at: new Date(bucket.start_at), value: bucket.mean }]));
 }
 
 function Log({ id, every }: { id: string; every: number }) {
