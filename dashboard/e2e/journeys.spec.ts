@@ -85,7 +85,7 @@ test("a failed trial is followed to its cause and the change that mends it", asy
   await expect(page.locator("pre.log").last()).toContainText("OutOfMemoryError");
 });
 
-test("pasted arguments are checked, and a safe fix is applied", async ({ page }) => {
+test("a pasted job is checked, with a fix for each finding", async ({ page }) => {
   await logIn(page);
   await page.getByRole("link", { name: "Playground" }).click();
   const document = page.getByLabel("document");
@@ -121,7 +121,7 @@ test("keys alone lead through pages and rows", async ({ page }) => {
   await expect(page).toHaveURL(/experiments\/exp_/);
 });
 
-test("a revoked key and a log-out end the session", async ({ page, request }) => {
+test("a log-out ends the session, and a forged log-in is refused", async ({ page, request }) => {
   await logIn(page, SECOND_KEY);
   await page.getByRole("button", { name: /log out/ }).click();
   await expect(page.getByLabel("API key")).toBeVisible();

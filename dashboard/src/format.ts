@@ -79,10 +79,6 @@ export function time(iso: string | null | undefined, now?: string): string {
   return now && now.slice(0, 4) === iso.slice(0, 4) ? text.slice(5) : text;
 }
 
-export function day(iso: string | null | undefined): string {
-  return iso ? iso.slice(0, 10) : UNKNOWN;
-}
-
 /** Local time, for a tip beside the UTC that is shown. */
 export function local(iso: string | null | undefined): string {
   return iso ? new Date(iso).toLocaleString() : "";

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::dashboard;
-use crate::demo::negotiated_price;
+use crate::demo::{FAILS, negotiated_price};
 use crate::process::{build, root};
 use crate::stack::{Setup, Stack};
 
 const EXAMPLES: [&str; 2] = ["examples/hebrew-p4-p5.json", "examples/vision-g6.json"];
-/// One trial of the second example runs out of memory.
-const FAILS: &str = "--fails=ml.g6.12xlarge=cuda-out-of-memory";
 
 /// Where a browser may be.
 const BROWSERS: [&str; 4] = [

@@ -21,7 +21,7 @@ const EXAMPLES: [&str; 3] = [
     "examples/vision-g6.json",
 ];
 /// The third example's model is said not to fit there: one job of the demo fails.
-const FAILS: &str = "--fails=ml.g6.12xlarge=cuda-out-of-memory";
+pub(crate) const FAILS: &str = "--fails=ml.g6.12xlarge=cuda-out-of-memory";
 
 struct Flags {
     once: bool,

@@ -1,7 +1,7 @@
 /** The charts of experiments and trials. */
 
 import type { Schemas } from "../api/client";
-import { hours, odds, rate, short, speed, time, usd, words } from "../format";
+import { hours, odds, rate, speed, time, usd, words } from "../format";
 import { colours } from "../palette";
 import type { Held, Phase } from "../shape";
 import { dark } from "../state";
@@ -282,5 +282,3 @@ export function Series({ title, unit, points, mark }: { title: string; unit: str
     />
   );
 }
-
-export { name as candidateName, short };

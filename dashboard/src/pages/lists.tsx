@@ -1,4 +1,4 @@
-/** Pages that are mostly one table: runs, pipelines, endpoints, models, instances, CI, events, calibration, webhooks. */
+/** Pages that are mostly one table: pipelines, endpoints, models, instances, spending, CI, events, calibration. */
 
 import type { ComponentChildren } from "preact";
 import { client, data, type Schemas } from "../api/client";
@@ -184,21 +184,6 @@ export function Models() {
         { head: "approval", cell: (row) => words(row.approval) },
         { head: "trained by", cell: (row) => <Link to={`/trials/${row.trial_id}`}>{row.trial_id.slice(-6)}</Link> },
         { head: "made", wide: true, cell: (row) => <Time at={row.created_at} /> },
-      ]}
-    />
-  );
-}
-
-export function Runs() {
-  return (
-    <Listed<Schemas["RunView"]>
-      title="External runs"
-      path="/v1/runs"
-      load={() => data(client.GET("/v1/runs")) as unknown as Promise<Page<Schemas["RunView"]>>}
-      empty="No training outside SageMaker has been recorded: POST /v1/runs takes one, with its rate."
-      columns={[
-        { head: "run", cell: (row) => row.id.slice(-8) },
-        { head: "state", cell: (row) => <State of={String((row as { state?: string }).state ?? "")} /> },
       ]}
     />
   );

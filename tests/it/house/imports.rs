@@ -102,7 +102,7 @@ fn modules(folder: &str) -> BTreeMap<Module, Vec<Module>> {
     all
 }
 
-/// What a file imports of its own crate: by `use`, or by a path from `crate` or `super`.
+/// Modules of its own crate that a file imports, by `use` or by a path from `crate` or `super`.
 fn paths(text: &str) -> Vec<Module> {
     #[derive(Default)]
     struct Found(Vec<Module>);

@@ -32,7 +32,7 @@ fn groups() -> Vec<Group> {
     groups! {
         // Not over.
         TrialState: "queued submitting parked running stopping" but not "refused completed failed stopped";
-        // Not over, and waiting for nobody.
+        // Not over, and able to go on without a person.
         TrialState: "queued submitting running stopping" but not "parked refused completed failed stopped";
         // Admitted: it takes from its quota.
         TrialState: "submitting running stopping" but not "queued parked refused completed failed stopped";

@@ -72,7 +72,7 @@ async fn a_session_may_do_what_its_key_may_do(pool: PgPool) {
         let (refused, problem) = test.post("/v1/sessions", &json!({"api_key": wrong})).await;
         assert_eq!(refused, StatusCode::UNAUTHORIZED, "{problem}");
     }
-    // A key in the header is asked first: a script's call is never somebody's session.
+    // A key in the header takes precedence over a cookie.
     let both = with(&test, Method::GET, "/v1/experiments", &cookie).bearer_auth("bk_1_2");
     assert_eq!(status(both).await, StatusCode::UNAUTHORIZED);
 }

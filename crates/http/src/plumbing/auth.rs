@@ -104,7 +104,7 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
-/// What is stored of the session that a cookie names.
+/// The hash, as stored, of the session token in the cookie.
 pub(crate) fn session_token(headers: &HeaderMap) -> Option<[u8; 32]> {
     let cookies = headers.get_all(header::COOKIE).into_iter();
     let mut pairs = cookies

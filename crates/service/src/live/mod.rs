@@ -1,4 +1,4 @@
-//! What nobody stores: looked up at AWS when it is asked for.
+//! Looked up at AWS on request, and never stored: logs, artifacts, checkpoints to copy, late rule results.
 
 pub mod artifacts;
 pub mod copies;

@@ -1,4 +1,4 @@
-//! What the service does when somebody asks, whichever door they came through: load, think, write.
+//! Use cases, shared by the API, the pipelines and CI: load, think, write.
 
 pub mod doctor;
 pub mod endpoints;
