@@ -1,7 +1,7 @@
 /** The frame of every page: where one is, who one is, what keys do. */
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { logOut } from "./api/session";
 import { address, dark, go, paused, session, theme } from "./state";
 import { Link } from "./ui/parts";
@@ -23,7 +23,8 @@ const PLACES: readonly (readonly [string, string, string])[] = [
 export function Shell({ children }: { children: ComponentChildren }) {
   const help = useRef<HTMLDialogElement>(null);
   const here = address.value.pathname;
-  useEffect(() => {
+  // Before the page is painted: a key pressed as soon as it can be seen counts.
+  useLayoutEffect(() => {
     let wantsPlace = false;
     const onKey = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;

@@ -1,5 +1,5 @@
 //! `cargo xtask browser`: the dashboard in a real browser, on a service with the examples' experiments. Screenshots of every
-//! page are left in `target/dashboard`.
+//! page are left in `target/dashboard`. Flags other than `--built` are Playwright's (`-g keys --repeat-each 20`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +10,8 @@ use crate::process::{build, root};
 use crate::stack::{Setup, Stack};
 
 const EXAMPLES: [&str; 2] = ["examples/hebrew-p4-p5.json", "examples/vision-g6.json"];
+
+const BUILT: &str = "--built";
 
 /// Where a browser may be.
 const BROWSERS: [&str; 4] = [
@@ -35,18 +37,18 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         );
         return Ok(());
     };
-    if !flags.contains(&"--built") {
+    if !flags.contains(&BUILT) {
         build(&["--bins"])?;
     }
     let mut setup = Setup::default();
     setup.region.push(FAILS.to_owned());
     let stack = Stack::start(&setup)?;
-    let outcome = journeys(&stack, &browser);
+    let outcome = journeys(&stack, &browser, flags);
     let stopped = stack.stop();
     outcome.and(stopped)
 }
 
-fn journeys(stack: &Stack, browser: &Path) -> Result<(), String> {
+fn journeys(stack: &Stack, browser: &Path, flags: &[&str]) -> Result<(), String> {
     negotiated_price(stack)?;
     let mut run = stack.bakeoff();
     let ran = run.arg("run").args(EXAMPLES).arg("--watch").output();
@@ -59,6 +61,7 @@ fn journeys(stack: &Stack, browser: &Path) -> Result<(), String> {
     let mut command = Command::new("npx");
     command
         .args(["--no-install", "playwright", "test"])
+        .args(flags.iter().filter(|flag| **flag != BUILT))
         .current_dir(root().join("dashboard"))
         .env("BAKEOFF_URL", &stack.url)
         .env("BAKEOFF_API_KEY", &stack.api_key)

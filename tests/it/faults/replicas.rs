@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
@@ -175,6 +176,42 @@ async fn a_create_that_goes_through_after_its_lease_was_lost_is_known_at_once(po
         (1, 1),
         "jobs that run, and orphans that are known of"
     );
+}
+
+/// It froze right after its create; another adopted the job, saw it end, and settled it. Nothing ran after its attempt.
+#[sqlx::test(migrations = false)]
+async fn a_job_that_ended_while_its_creator_stood_still_is_no_orphan(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let another = test.app.clone();
+    let word = Arc::new(Notify::new());
+    let late = word.clone();
+    let rule = move |operation: &str, _: &Value| match operation {
+        "CreateTrainingJob" => Act::AnswerLate(late.clone()),
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, rule).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    let id = test.start(&on_p5(1)).await;
+    let app = test.app.clone();
+    let frozen = tokio::spawn(async move { scheduler::tick(&app).await });
+    while test.in_progress().await == 0 {
+        real_sleep(Duration::from_millis(20)).await;
+    }
+    // Its lease passes on, and its job comes to its end in other hands.
+    let passed_on = "UPDATE trials SET lease_token = lease_token + 1, lease_owner = NULL, lease_expires_at = NULL";
+    sqlx::query(passed_on).execute(&pool).await.unwrap();
+    test.app = another;
+    test.run_to_end(&id, 12).await;
+    word.notify_one();
+    frozen.await.unwrap().unwrap();
+    let orphans = "SELECT count(*) FROM orphaned_jobs";
+    assert_eq!(number(&pool, orphans).await, 0);
+    let events = test.events(&id).await;
+    let mut alarms = events
+        .iter()
+        .filter(|event| event.severity == EventSeverity::Alarm);
+    assert!(alarms.next().is_none(), "an alarm of a job that is settled");
 }
 
 /// Slow work is not begun by others before it is done: all would be slow, and nobody would come to

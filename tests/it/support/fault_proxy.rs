@@ -26,6 +26,8 @@ pub(crate) enum Act {
     Replace(&'static [u8], &'static [u8]),
     /// Carried out and answered when somebody gives the word.
     Wait(Arc<Notify>),
+    /// Carried out at once, and answered when somebody gives the word.
+    AnswerLate(Arc<Notify>),
     /// Never answered; carried out when [`Between::deliver`] is called.
     Keep,
 }
@@ -162,6 +164,11 @@ async fn through(
         Act::Wait(word) => {
             word.notified().await;
             between.forward(call).await.into_response()
+        }
+        Act::AnswerLate(word) => {
+            let answer = between.forward(call).await;
+            word.notified().await;
+            answer.into_response()
         }
         Act::Replace(from, to) => {
             let (status, headers, body) = between.forward(call).await;

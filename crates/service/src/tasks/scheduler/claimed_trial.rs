@@ -400,20 +400,35 @@ impl ClaimedTrial<'_> {
             .record_running(self.trial, attempt, running, now)
             .await?;
         crash::point("after_running");
-        // The job runs, but another holder has moved the trial on. That holder adopts the job,
-        // unless the attempt is over: then only this process knows of the job.
         if applied == Applied::Stale {
-            let (store, kind, name) = (&self.app.store, self.trial.kind, &attempt.job_name);
-            let region = &self.trial.region;
-            let is_new = store.record_orphan(region, kind, name, Sighting::Orphan, now);
-            if is_new.await? {
-                tracing::error!(
-                    job = name,
-                    "create succeeded after its attempt had ended; stopping the job"
-                );
-            }
+            self.tell_late_create(attempt, now).await?;
         }
         Ok(false)
+    }
+
+    /// The job runs, but another holder has moved the trial on. That holder adopts the job, unless it has given the
+    /// attempt up as never created: then only this process knows of the job. One that has settled the attempt by its
+    /// job's end has seen the job, and what is shown of it later is the watcher's to classify.
+    async fn tell_late_create(
+        &self,
+        attempt: &Attempt,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let (store, kind, name) = (&self.app.store, self.trial.kind, &attempt.job_name);
+        let record = store.attempt_record(attempt.id).await?;
+        let settled = record.and_then(|record| record.settled);
+        if settled.is_some_and(|attempt| !attempt.never_created) {
+            return Ok(());
+        }
+        let region = &self.trial.region;
+        let is_new = store.record_orphan(region, kind, name, Sighting::Orphan, now);
+        if is_new.await? {
+            tracing::error!(
+                job = name,
+                "create succeeded after its attempt had ended; stopping the job"
+            );
+        }
+        Ok(())
     }
 
     /// A refusal for the quota holds back its quota pool, for every trial waiting in it.
