@@ -132,7 +132,54 @@ test("a log-out ends the session, and a forged log-in is refused", async ({ page
   expect(forged.status()).toBe(403);
 });
 
-const PAGES = ["/", "/experiments", "/playground", "/pipelines", "/endpoints", "/models", "/instances", "/spending", "/ci", "/events", "/calibration"];
+test("two experiments are chosen, and what differs between them is marked", async ({ page }) => {
+  await logIn(page);
+  await page.goto("/experiments");
+  await page.getByLabel("compare hebrew-p4-p5").check();
+  await page.getByLabel("compare vision-g6").check();
+  await page.getByRole("button", { name: "Compare 2" }).click();
+  await expect(page).toHaveURL(/\/compare\?experiment=exp_.*&experiment=exp_/);
+  await expect(page.getByText("They differ in:")).toContainText("instance");
+  await expect(page.locator("tr.differs").first()).toBeVisible();
+});
+
+test("the race is read look by look, and what the answer said before", async ({ page }) => {
+  await logIn(page);
+  await open(page, "hebrew-p4-p5");
+  await page.getByRole("button", { name: "race", exact: true }).click();
+  await expect(page.getByRole("group", { name: /multiple of the leader/ })).toBeVisible();
+  await expect(page.locator("ol.feed li").first()).toContainText("final");
+});
+
+test("a key is made, is shown once, and whoever is logged in with it is logged out when it is revoked", async ({ page, browser }) => {
+  await logIn(page);
+  await page.goto("/settings");
+  await page.getByRole("button", { name: "Make a key" }).click();
+  const dialog = page.getByRole("dialog", { name: "Make a key" });
+  await dialog.getByLabel("name").fill("for a while");
+  await dialog.getByRole("button", { name: "Make a key" }).click();
+  const key = await page.locator("code.secret").innerText();
+  const other = await (await browser.newContext()).newPage();
+  await logIn(other, key);
+  await page.getByRole("row", { name: /for a while/ }).getByRole("button", { name: "Revoke" }).click();
+  await page.getByRole("dialog", { name: "Revoke" }).getByRole("button", { name: "Revoke" }).click();
+  await expect(page.getByRole("row", { name: /for a while/ })).toContainText("revoked");
+  await other.goto("/experiments");
+  await expect(other.getByLabel("API key")).toBeVisible();
+});
+
+test("a login link logs in once, and leaves no trace in the address", async ({ page, request, browser }) => {
+  const made = await request.post(`${BASE}/v1/login-links`, { headers: { authorization: `Bearer ${KEY}` } });
+  const { path } = (await made.json()) as { path: string };
+  await page.goto(path);
+  await expect(page.getByRole("heading", { name: "Overview" })).toBeVisible();
+  expect(page.url()).not.toContain("login");
+  const other = await (await browser.newContext()).newPage();
+  await other.goto(BASE + path);
+  await expect(other.getByLabel("API key")).toBeVisible();
+});
+
+const PAGES = ["/", "/experiments", "/playground", "/pipelines", "/endpoints", "/models", "/instances", "/spending", "/ci", "/events", "/calibration", "/settings"];
 
 for (const scheme of ["light", "dark"] as const) {
   for (const [device, viewport] of Object.entries({ desktop: { width: 1400, height: 900 }, phone: { width: 390, height: 844 } })) {
@@ -147,7 +194,7 @@ for (const scheme of ["light", "dark"] as const) {
       expect(policy).not.toContain("unsafe");
       await page.goto("/experiments");
       const experiment = await page.getByRole("link", { name: "hebrew-p4-p5", exact: true }).getAttribute("href");
-      const all = [...PAGES, experiment ?? "", ...["race", "loss", "hours", "money"].map((tab) => `${experiment}?tab=${tab}`)];
+      const all = [...PAGES, experiment ?? "", ...["race", "loss", "hours", "money"].map((tab) => `${experiment}?tab=${tab}`), `/compare?experiment=${experiment?.split("/").at(-1)}`];
       for (const path of all) {
         await page.goto(path);
         await expect(page.locator("h1")).toBeVisible();

@@ -3,11 +3,13 @@
 import { render, type ComponentChildren } from "preact";
 import { whoIsThere } from "./api/session";
 import { Calibration, CiRuns, Endpoints, Events, Instances, Models, Pipeline, Pipelines, Spending } from "./pages/lists";
+import { Compare } from "./pages/compare";
 import { Experiment } from "./pages/experiment";
 import { Experiments } from "./pages/experiments";
 import { Login } from "./pages/login";
 import { Overview } from "./pages/overview";
 import { Playground } from "./pages/playground";
+import { Settings } from "./pages/settings";
 import { Trial } from "./pages/trial";
 import { Shell } from "./shell";
 import { address, session } from "./state";
@@ -17,6 +19,7 @@ import "./style.css";
 const PAGES: Record<string, () => ComponentChildren> = {
   "/": () => <Overview />,
   "/experiments": () => <Experiments />,
+  "/compare": () => <Compare />,
   "/playground": () => <Playground />,
   "/pipelines": () => <Pipelines />,
   "/endpoints": () => <Endpoints />,
@@ -26,6 +29,7 @@ const PAGES: Record<string, () => ComponentChildren> = {
   "/ci": () => <CiRuns />,
   "/events": () => <Events />,
   "/calibration": () => <Calibration />,
+  "/settings": () => <Settings />,
 };
 
 const ONE: readonly (readonly [RegExp, (id: string) => ComponentChildren])[] = [

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Schemas } from "./api/client";
-import { heldOver, isExperiment, parse, phasesOf, seriesOf } from "./shape";
+import { heldOver, isExperiment, parse, phasesOf, pointsOf, spread, standingsOf } from "./shape";
 
 const row = (id: number, kind: string, usd: number) => ({ id, kind, usd, recorded_at: `2026-11-20T0${id}:00:00Z` }) as Schemas["LedgerEntryView"];
 
@@ -12,30 +12,42 @@ it("what is held is given back by what is settled", () => {
 });
 
 it("a phase that goes on ends with the newest time that is known, and the end is no phase", () => {
-  const trial = {
-    id: "trl_123456",
-    plan: { candidate: "p5", purchase_option: "spot" },
-    attempts: [
-      {
-        number: 1,
-        transitions: [
-          { status: "Starting", started_at: "2026-11-20T01:00:00Z", ended_at: "2026-11-20T01:05:00Z", message: "" },
-          { status: "Training", started_at: "2026-11-20T01:05:00Z", ended_at: null, message: "" },
-          { status: "Completed", started_at: "2026-11-20T01:09:00Z", ended_at: null, message: "" },
-        ],
-      },
+  const attempt = {
+    trial_id: "trl_123456",
+    candidate: "p5",
+    purchase_option: "spot",
+    number: 1,
+    transitions: [
+      { status: "Starting", started_at: "2026-11-20T01:00:00Z", ended_at: "2026-11-20T01:05:00Z", message: "" },
+      { status: "Training", started_at: "2026-11-20T01:05:00Z", ended_at: null, message: "" },
+      { status: "Completed", started_at: "2026-11-20T01:09:00Z", ended_at: null, message: "" },
     ],
-  } as unknown as Schemas["TrialView"];
-  expect(phasesOf(trial)).toEqual([
+  };
+  expect(phasesOf([attempt, { ...attempt, number: 2, transitions: [] }])[0]?.trial).toBe("p5 spot #1");
+  expect(phasesOf([attempt])).toEqual([
     { trial: "p5 spot", status: "Starting", from: "2026-11-20T01:00:00Z", until: "2026-11-20T01:05:00Z" },
     { trial: "p5 spot", status: "Training", from: "2026-11-20T01:05:00Z", until: "2026-11-20T01:09:00Z" },
   ]);
 });
 
-it("a series is its points, or the means of its buckets, without what is no number", () => {
-  expect(seriesOf({ points: { at_seconds: [1, 2], value: [null, 5] } })).toEqual([{ at: new Date(2000), value: 5 }]);
-  expect(seriesOf({ points: null, buckets: [{ start_at: "2026-11-20T00:00:00Z", mean: 7 }, { start_at: "2026-11-20T00:05:00Z", mean: null }] })).toHaveLength(1);
-  expect(seriesOf(undefined)).toEqual([]);
+it("a series is its points without what is no number", () => {
+  expect(pointsOf({ at_seconds: [1, 2], step: [null, null], value: [null, 5] })).toEqual([{ at: new Date(2000), value: 5 }]);
+});
+
+it("choices stand against the cheapest of their look, and free looks show nothing", () => {
+  const arm = (candidate: string, cost: number) => ({ candidate, purchase_option: "on_demand", trial_id: candidate, projected_cost_usd: cost, cost_usd_90: [cost * 0.9, cost * 1.2] });
+  const look = (spent_usd: number, ...arms: unknown[]) => ({ at: "2026-11-20T00:00:00Z", spent_usd, arms }) as Schemas["Look"];
+  const standings = standingsOf([look(0, arm("p5", 900)), look(10, arm("p4d", 1000), arm("p5", 500))]);
+  expect(standings.map((one) => [one.name, one.ratio])).toEqual([
+    ["p4d", 2],
+    ["p5", 1],
+  ]);
+  expect(standings[1]?.high).toBeCloseTo(1.2);
+});
+
+it("labels that would lie upon each other move apart, and others stay", () => {
+  expect(spread([1.01, 1, 2], 0.1)).toEqual([1.1, 1, 2]);
+  expect(spread([], 0.1)).toEqual([]);
 });
 
 it("half a document is no error of the service", () => {

@@ -5,15 +5,50 @@ import type { Schemas } from "./api/client";
 export type Phase = { trial: string; status: string; from: string; until: string };
 export type Held = { at: string; settled: number; reserved: number };
 
-/** A trial's attempts as phases; one that goes on ends with the newest time that is known. */
-export function phasesOf(trial: Schemas["TrialView"]): Phase[] {
-  return trial.attempts.flatMap((attempt) => {
-    const name = `${trial.plan?.candidate ?? trial.id.slice(-6)}${trial.plan?.purchase_option === "spot" ? " spot" : ""}${trial.attempts.length > 1 ? ` #${attempt.number}` : ""}`;
+type Attempted = { trial_id: string; candidate: string; purchase_option: string; number: number; transitions: readonly Schemas["Transition"][]; ended_at?: string | null };
+
+/** Attempts as phases; one that goes on ends with the newest time that is known. */
+export function phasesOf(attempts: readonly Attempted[]): Phase[] {
+  const tries = new Map<string, number>();
+  for (const one of attempts) tries.set(one.trial_id, (tries.get(one.trial_id) ?? 0) + 1);
+  return attempts.flatMap((attempt) => {
+    const name = `${attempt.candidate}${attempt.purchase_option === "spot" ? " spot" : ""}${(tries.get(attempt.trial_id) ?? 0) > 1 ? ` #${attempt.number}` : ""}`;
     const latest = attempt.transitions.reduce((newest, one) => (one.started_at > newest ? one.started_at : newest), "");
     return attempt.transitions
       .filter((one) => !["Completed", "Stopped", "Failed"].includes(one.status))
       .map((one) => ({ trial: name, status: one.status, from: one.started_at, until: one.ended_at ?? attempt.ended_at ?? latest }));
   });
+}
+
+/** One choice at one look: its projected cost as a multiple of the leader's, with the ends of its 90 % interval. */
+export type Standing = { name: string; candidate: string; spent: number; ratio: number; low: number; high: number };
+
+/** How each choice stood against the leader as dollars were spent; looks before the first dollar show nothing. */
+export function standingsOf(looks: readonly Schemas["Look"][]): Standing[] {
+  return looks.flatMap((look) => {
+    const best = Math.min(...look.arms.map((arm) => arm.projected_cost_usd));
+    if (look.spent_usd <= 0 || !(best > 0)) return [];
+    return look.arms.map((arm) => ({
+      name: arm.purchase_option === "spot" ? `${arm.candidate} spot` : arm.candidate,
+      candidate: arm.candidate,
+      spent: look.spent_usd,
+      ratio: arm.projected_cost_usd / best,
+      low: (arm.cost_usd_90?.[0] ?? arm.projected_cost_usd) / best,
+      high: (arm.cost_usd_90?.[1] ?? arm.projected_cost_usd) / best,
+    }));
+  });
+}
+
+/** Places for labels at these values, in their order, no two nearer than `gap`: close ones move apart. */
+export function spread(values: readonly number[], gap: number): number[] {
+  const order = values.map((value, index) => ({ value, index })).sort((a, b) => a.value - b.value);
+  const placed = [...values];
+  let below = -Infinity;
+  for (const { value, index } of order) {
+    below = Math.max(value, below + gap);
+    placed[index] = below;
+  }
+  return placed;
 }
 
 /** What was settled and held after each row. */
@@ -30,16 +65,12 @@ export function heldOver(rows: readonly Schemas["LedgerEntryView"][]): Held[] {
     });
 }
 
-/** The points of a series where it has them, else the means of its buckets. */
-export function seriesOf(series: { points?: { at_seconds: number[]; value: (number | null)[] } | null; buckets?: readonly { start_at: string; mean?: number | null }[] } | undefined): { at: Date; value: number }[] {
-  const points = series?.points;
-  if (points) {
-    return points.at_seconds.flatMap((at, index) => {
-      const value = points.value[index];
-      return value == null ? [] : [{ at: new Date(at * 1000), value }];
-    });
-  }
-  return (series?.buckets ?? []).flatMap((bucket) => (bucket.mean == null ? [] : [{ at: new Date(bucket.start_at), value: bucket.mean }]));
+/** The finite points of a series. */
+export function pointsOf(points: Schemas["PointColumns"]): { at: Date; value: number }[] {
+  return points.at_seconds.flatMap((at, index) => {
+    const value = points.value[index];
+    return value == null ? [] : [{ at: new Date(at * 1000), value }];
+  });
 }
 
 /** Whether a document is an experiment, which can be planned and not only checked. */

@@ -3,6 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { logOut } from "./api/session";
+import { stream } from "./api/live";
 import { address, dark, go, paused, session, theme } from "./state";
 import { Link } from "./ui/parts";
 
@@ -18,6 +19,7 @@ const PLACES: readonly (readonly [string, string, string])[] = [
   ["/ci", "CI", "c"],
   ["/events", "Events", "v"],
   ["/calibration", "Calibration", "a"],
+  ["/settings", "Settings", "t"],
 ];
 
 export function Shell({ children }: { children: ComponentChildren }) {
@@ -65,8 +67,8 @@ export function Shell({ children }: { children: ComponentChildren }) {
           ))}
         </nav>
         <div class="who">
-          <button aria-pressed={paused.value} title="Pause live updates ( . )" onClick={() => (paused.value = !paused.value)}>
-            {paused.value ? "paused" : "live"}
+          <button aria-pressed={paused.value} title={stream.value === "lost" && !paused.value ? "The stream of events is lost; pages are read again now and then. ( . ) pauses" : "Pause live updates ( . )"} onClick={() => (paused.value = !paused.value)}>
+            {paused.value ? "paused" : stream.value === "lost" ? "lost" : "live"}
           </button>
           <button title="Light or dark" aria-label={dark.value ? "to the light theme" : "to the dark theme"} onClick={() => (theme.value = dark.value ? "light" : "dark")}>
             {dark.value ? "☾" : "☀"}

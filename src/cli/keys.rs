@@ -88,7 +88,7 @@ pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
 }
 
 async fn list(store: &Store) -> anyhow::Result<()> {
-    let keys = store.keys().await?;
+    let keys = store.keys(None).await?;
     if keys.is_empty() {
         println!("There are no keys yet: `bakeoff keys create --project NAME` makes one.");
         return Ok(());

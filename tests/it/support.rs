@@ -226,6 +226,7 @@ impl TestApp {
             price_refresh: None,
             public_url: None,
             scheduler_role_arn: Some(SCHEDULER_ROLE.into()),
+            web_origins: Vec::new(),
             require_scheduled_end: false,
             secret_key: [7; 32],
         };

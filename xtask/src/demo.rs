@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: from nothing to a recommendation. It starts a [`Stack`], sets the one price
 //! that no list contains, runs the examples, and compares the ledger with the region's own bill.
 
+use std::fs;
 use std::io::IsTerminal;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::chaos;
 use crate::dashboard;
-use crate::process::{build, wait_gone};
+use crate::process::{build, root, wait_gone};
 use crate::stack::{Setup, Stack};
 use crate::verify::{self, Verdict};
 
@@ -171,11 +172,36 @@ fn report(
     }
 }
 
+/// A race of days, so that one is running while the dashboard is looked at: a quarter of an hour of real time.
+fn live_race(stack: &Stack) -> Result<(), String> {
+    let text = fs::read_to_string(root().join(EXAMPLES[0])).map_err(|error| error.to_string())?;
+    let mut spec: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    spec["name"] = json!("hebrew-live");
+    spec["stopping_policy"] = json!("race");
+    spec["workload"]["trial_tokens"] = json!(60_000_000_000_u64);
+    spec["workload"]["total_tokens"] = json!(120_000_000_000_u64);
+    spec["max_runtime_seconds"] = json!(20 * 24 * 3600);
+    spec["budget_usd"] = json!(200_000);
+    spec["objective"] = json!({"minimize": "cost"});
+    stack.post("/v1/experiments", &spec).map(drop)
+}
+
 /// Keeps everything running for inspection, until Ctrl-C.
 fn stay(stack: &Stack, interrupted: &AtomicBool) {
+    if let Err(error) = live_race(stack) {
+        eprintln!("The race to look at did not start: {error}");
+    }
+    match stack.post("/v1/login-links", &json!({})) {
+        Ok(link) => println!(
+            "\nThe dashboard, with a race that is still running (this link logs in once, within ten minutes):\n  {}{}",
+            stack.url,
+            link["path"].as_str().unwrap_or_default()
+        ),
+        Err(error) => eprintln!("No login link: {error}"),
+    }
     println!(
-        "\nThe dashboard: {}/    (log in with the key below; the API is at /docs)",
-        stack.url
+        "Afterwards: {}/ with the key below; the API is at {}/docs",
+        stack.url, stack.url
     );
     println!(
         "  export BAKEOFF_URL={} BAKEOFF_API_KEY={}",

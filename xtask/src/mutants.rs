@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use bakeoff_postgres::{Cluster, Config};
 
 use self::by_storm::{BY_STORM, STORM_SEEDS};
-use crate::process::{Scratch, build, cargo, root, run as run_program, target};
+use crate::process::{Scratch, build, cargo, program, root, run as run_program, target};
 
 /// A mistake, and the test that must catch it.
 struct Mutant {
@@ -226,7 +226,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     });
     let cluster = cluster.map_err(|error| error.to_string())?;
     let chosen = mutants().filter(|mutant| flags.is_empty() || flags.contains(&mutant.name));
-    let outcome = crate::database::migrate(&cluster).and_then(|()| {
+    let outcome = crate::database::migrate(&cluster, &program("bakeoff")).and_then(|()| {
         if by_storm {
             all_by_storm(&flags, &copy, &cluster)
         } else {

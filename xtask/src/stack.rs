@@ -140,6 +140,28 @@ impl Stack {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
+    /// Sends JSON to the service with the admin's key; the answer, or the problem in words.
+    pub(crate) fn post(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<serde_json::Value, String> {
+        let url = format!("{}{path}", self.url);
+        let sent = ureq::post(&url)
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .header("authorization", &format!("Bearer {}", self.api_key))
+            .send_json(body);
+        let mut answer = sent.map_err(|error| format!("POST {url}: {error}"))?;
+        let text = answer.body_mut().read_to_string();
+        let text = text.map_err(|error| format!("POST {url}: {error}"))?;
+        if !answer.status().is_success() {
+            return Err(format!("POST {url}: {}: {text}", answer.status()));
+        }
+        serde_json::from_str(&text).map_err(|error| format!("POST {url}: {error}"))
+    }
+
     fn wait_ready(&mut self) -> Result<String, String> {
         let log = self.log();
         ready(&self.scratch.0.join("service.url"), &mut self.service, &log)

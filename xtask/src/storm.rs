@@ -273,7 +273,8 @@ struct Stormed {
 }
 
 fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Stormed, String> {
-    crate::database::migrate(cluster)?;
+    let program = if flags.is_release { release } else { program };
+    crate::database::migrate(cluster, &program("bakeoff"))?;
     let port = cluster
         .url("x")
         .rsplit_once('/')
@@ -287,7 +288,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
         left_open: Mutex::default(),
         psql: cluster.psql(),
         is_one_frozen: flags.is_one_frozen,
-        program: if flags.is_release { release } else { program },
+        program,
     };
     let begun = Instant::now();
     let next = AtomicU64::new(0);

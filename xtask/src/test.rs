@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, build, cargo, compile, lock, run as run_program};
+use crate::process::{Scratch, build, cargo, compile, lock, program, run as run_program};
 use crate::{browser, dashboard, deploy, mutants, openapi, python, queries, rules, shapes, storm};
 
 pub(crate) fn run() -> Result<(), String> {
@@ -85,7 +85,7 @@ pub(crate) const CLIENTS: [&str; 8] = [
 ];
 
 fn with_database(cluster: &Cluster) -> Result<(), String> {
-    crate::database::migrate(cluster)?;
+    crate::database::migrate(cluster, &program("bakeoff"))?;
     step("the tests, with boto3, moto, pandas and DuckDB beside them");
     let modules = python::packages(&CLIENTS, "clients")?;
     run_program(
@@ -109,7 +109,7 @@ pub(crate) fn postgres() -> Result<(), String> {
         durable: false,
     });
     let cluster = cluster.map_err(|error| error.to_string())?;
-    crate::database::migrate(&cluster)?;
+    crate::database::migrate(&cluster, &program("bakeoff"))?;
     println!("export DATABASE_URL={}", cluster.url("postgres"));
     println!("cargo test --workspace    # in another terminal; Ctrl-C here stops PostgreSQL");
     while !interrupted.load(Ordering::SeqCst) {

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use crate::findings::FindingView;
 use crate::full_runs::FullRunOfView;
+use crate::looks::BriefView;
 use crate::plans::PlanView;
 
 /// An experiment.
@@ -172,4 +173,85 @@ pub struct PlannedTrial {
     pub id: TrialId,
     #[serde(flatten)]
     pub plan: PlanView,
+}
+
+/// An experiment in a list: what it is about, how far it is, what it has cost and what it says. The whole of it,
+/// with its specification and findings, is at `/v1/experiments/{experiment_id}`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentSummary {
+    pub id: ExperimentId,
+    pub name: String,
+    pub state: ExperimentState,
+    /// The workload's name and version.
+    pub workload: String,
+    pub budget_usd: Usd,
+    /// Reserved for attempts that are not settled yet.
+    pub reserved_usd: Usd,
+    /// Spent and settled.
+    pub settled_usd: Usd,
+    pub paused_reason: Option<String>,
+    pub trials: TrialCounts,
+    /// The newest answer; null until there is one.
+    pub answer: Option<BriefView>,
+    /// Of which experiment this is the full run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_run_of: Option<ExperimentId>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The API key, the CI template or the pipeline that began it; null of one from before this was noted.
+    #[serde(default)]
+    pub created_by: Option<String>,
+    /// The name of the key or the template, where it still exists.
+    #[serde(default)]
+    pub creator: Option<String>,
+    #[serde(default)]
+    pub archived_at: Option<DateTime<Utc>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<DateTime<Utc>>,
+    pub revision: u32,
+    pub created_at: DateTime<Utc>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// Trials by what they do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrialCounts {
+    /// Queued, or being submitted.
+    pub waiting: u32,
+    /// Running, or stopping.
+    pub running: u32,
+    /// Waiting for a person.
+    pub parked: u32,
+    pub completed: u32,
+    /// Stopped early: out of the race, or by hand.
+    pub stopped: u32,
+    pub failed: u32,
+    pub refused: u32,
+}
+
+/// How many experiments there are of each kind, those in the archive and deleted ones left out.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentFacets {
+    pub states: Vec<StateCount>,
+    /// The most frequent 50.
+    pub creators: Vec<Facet>,
+    /// By the workload's name; the most frequent 50.
+    pub workloads: Vec<Facet>,
+}
+
+/// How many experiments are in a state.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct StateCount {
+    pub state: ExperimentState,
+    pub count: i64,
+}
+
+/// How many experiments have a value.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Facet {
+    /// What the list's filter of that name takes.
+    pub value: String,
+    /// What people call it.
+    pub name: String,
+    pub count: i64,
 }

@@ -77,3 +77,26 @@ pub struct AwsUsage {
     pub metrics_usd: Usd,
     pub metrics_usd_per_job_hour: Option<f64>,
 }
+
+/// What this is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Version {
+    #[schema(example = "0.7.0")]
+    pub version: String,
+    pub dashboard: DashboardBuild,
+    /// Time on the service's clock, which times jobs, prices and events.
+    pub now: DateTime<Utc>,
+    /// Seconds of that clock in a real second: 1, but in a simulation.
+    pub clock_factor: f64,
+    /// Regions that experiments may run in.
+    pub regions: Vec<String>,
+}
+
+/// Whether the dashboard is a part of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DashboardBuild {
+    Built,
+    /// It was built without (`cargo xtask dashboard`).
+    Missing,
+}

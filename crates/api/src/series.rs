@@ -1,5 +1,6 @@
 //! API views of measured series.
 
+use bakeoff_domain::ids::{RunId, TrialId};
 use bakeoff_domain::measure::metric::Source;
 use bakeoff_domain::measure::steady::{Bucket, Steady};
 use chrono::{DateTime, Utc};
@@ -113,4 +114,44 @@ pub struct PointColumns {
     /// Null where the source reports no step.
     pub step: Vec<Option<i32>>,
     pub value: Vec<Option<f64>>,
+}
+
+/// Series of several trials and runs.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SeriesTable {
+    /// By trial or run, then by metric.
+    pub series: Vec<SeriesLine>,
+    /// Metrics that these trials and runs have, also those that were not asked for, by name.
+    pub metrics: Vec<MetricName>,
+    pub as_of: DateTime<Utc>,
+}
+
+/// One series of a table.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SeriesLine {
+    /// Of a trial.
+    pub trial_id: Option<TrialId>,
+    /// Of a run outside SageMaker.
+    pub run_id: Option<RunId>,
+    /// The candidate's name, or the run's.
+    pub candidate: String,
+    /// The standard metric name, or the reported one if there is no standard name.
+    pub metric: String,
+    pub unit: Option<String>,
+    pub source: Source,
+    /// Stored points, including non-finite ones.
+    pub stored_points: i64,
+    /// True where the points are five-minute means, because there are too many: each at the time and step of its last.
+    pub are_means: bool,
+    /// Oldest first, thinned to at most `points`; extremes of what is thinned are kept.
+    pub points: PointColumns,
+}
+
+/// A metric that is there to be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MetricName {
+    pub metric: String,
+    pub unit: Option<String>,
+    /// How many of the trials and runs have it.
+    pub subjects: u32,
 }

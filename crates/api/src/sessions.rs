@@ -6,6 +6,17 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// A link that logs a person in, once.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct LoginLink {
+    /// A path of the dashboard: put this service's address in front. Its token is behind a `#`, which browsers do not send
+    /// to servers, so that it is in no log.
+    #[schema(example = "/#login=…")]
+    pub path: String,
+    /// Ten minutes after it was made.
+    pub ends_at: DateTime<Utc>,
+}
+
 /// A session that has not ended.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Session)]

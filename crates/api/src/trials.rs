@@ -5,6 +5,7 @@ use bakeoff_domain::lifecycle::spot::Interruption;
 use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::observed::Transition;
+use bakeoff_domain::spec::PurchaseOption;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -69,6 +70,17 @@ pub struct TrialView {
     pub retry_of: Option<TrialId>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// An attempt with the trial that it belongs to.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AttemptOfTrial {
+    pub trial_id: TrialId,
+    pub candidate: String,
+    pub instance_type: String,
+    pub purchase_option: PurchaseOption,
+    #[serde(flatten)]
+    pub attempt: AttemptView,
 }
 
 /// An attempt: one SageMaker job of a trial.

@@ -29,6 +29,11 @@ const FOR_EVER: &str = "public, max-age=31536000, immutable";
 const NOT_BUILT: &str = "<!doctype html><title>Bakeoff</title><p>This program was built without its dashboard: \
     <code>cargo xtask dashboard</code>, then build it again. The API is described at <a href=\"/docs\">/docs</a>.";
 
+/// Whether this program was built with its dashboard.
+pub(crate) fn is_built() -> bool {
+    Files::get(INDEX).is_some()
+}
+
 pub(crate) async fn serve(request: Request) -> Response {
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     match answer(request.uri(), request.headers()).filter(|_| is_read) {

@@ -16,6 +16,7 @@ mod plumbing;
 mod projects;
 mod runs;
 mod samples;
+mod series;
 mod sessions;
 mod specs;
 mod trials;
@@ -25,9 +26,8 @@ pub use plumbing::problem::{FieldError, Problem};
 pub use plumbing::server::{Limits, serve};
 
 use axum::Router;
-use axum::response::{IntoResponse, Response};
+use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::csrf::CsrfLayer;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
@@ -37,11 +37,11 @@ use utoipa_swagger_ui::SwaggerUi;
 use bakeoff_service::app::App;
 
 use crate::ci::{commit_status, incoming, runs as ci_runs, unmeasured};
-use crate::experiments::{additions, archive, changes, comparison, full_runs};
+use crate::experiments::{additions, archive, changes, comparison, full_runs, lists, looks};
 use crate::operations::{aws_events, doctor, health, usage};
 use crate::pipelines::purchases;
-use crate::plumbing::{access, etag, parameters, request_id, server};
-use crate::projects::spending;
+use crate::plumbing::{access, etag, parameters, request_id, server, web};
+use crate::projects::{keys, spending};
 use crate::trials::{artifacts, checkpoints, corrections, logs, tuning};
 
 #[derive(OpenApi)]
@@ -112,13 +112,17 @@ fn routes() -> OpenApiRouter<App> {
 
 fn experiment_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
-        .routes(routes!(experiments::create, experiments::list))
+        .routes(routes!(experiments::create, lists::list))
         .routes(routes!(experiments::get, changes::change, archive::delete))
         .routes(routes!(experiments::cancel))
         .routes(routes!(experiments::pause))
         .routes(routes!(experiments::resume))
         .routes(routes!(experiments::trials))
+        .routes(routes!(experiments::attempts))
         .routes(routes!(experiments::recommendation))
+        .routes(routes!(looks::answers))
+        .routes(routes!(looks::race))
+        .routes(routes!(lists::facets))
         .routes(routes!(experiments::ledger))
         .routes(routes!(comparison::of_experiment))
         .routes(routes!(comparison::side_by_side))
@@ -142,6 +146,7 @@ fn trial_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(trials::diagnosis))
         .routes(routes!(corrections::correct))
         .routes(routes!(samples::push_trial, samples::of_trial))
+        .routes(routes!(series::list))
         .routes(routes!(events::of_trial))
         .routes(routes!(logs::of_trial))
         .routes(routes!(artifacts::list))
@@ -219,6 +224,9 @@ fn project_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(projects::put_budget))
         .routes(routes!(projects::put_limits))
         .routes(routes!(spending::spending))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(keys::rotate))
 }
 
 /// CI templates, what triggers them, their runs, and what is shown of them.
@@ -269,11 +277,14 @@ fn operation_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(doctor::check))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(health::version))
 }
 
 fn session_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
         .routes(routes!(sessions::log_in))
+        .routes(routes!(sessions::link))
+        .routes(routes!(keys::whoami))
         .routes(routes!(sessions::current, sessions::log_out))
 }
 
@@ -282,18 +293,12 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     routes().to_openapi()
 }
 
-/// The answer to a request that a browser says to come from another site: it may carry a person's cookie.
-fn cross_site() -> Response {
-    Problem::forbidden(
-        "this request comes from a page of another site; programs send an API key and no Origin",
-    )
-    .into_response()
-}
-
 /// The router of the whole service.
 pub fn router(app: App) -> Router {
     let (router, document) = routes().split_for_parts();
     let bare = parameters::bare(&document);
+    let origins = &app.settings.web_origins;
+    let cors = (!origins.is_empty()).then(|| web::cors(origins));
     router
         .route_layer(axum::middleware::from_fn_with_state(
             bare,
@@ -303,10 +308,13 @@ pub fn router(app: App) -> Router {
         .fallback(dashboard::serve)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))
-        .layer(CsrfLayer::new().with_rejection_response(|_| cross_site()))
+        .layer(web::csrf(origins))
+        .layer(option_layer(cors))
         .layer(CatchPanicLayer::custom(request_id::panicked))
         .layer(axum::middleware::from_fn(server::answer_in_time))
         .layer(axum::middleware::from_fn(access::log))
         .layer(axum::middleware::from_fn(request_id::attach))
+        // Outermost: what is inside reads and completes the bodies of answers.
+        .layer(web::compression())
         .with_state(app)
 }

@@ -383,7 +383,7 @@ fn table_of(columns: Columns) -> Table {
 }
 
 /// JSON has no number for non-finite values.
-fn point_columns(columns: &Columns) -> PointColumns {
+pub(crate) fn point_columns(columns: &Columns) -> PointColumns {
     PointColumns {
         at_seconds: columns.at.iter().map(|at| seconds(*at)).collect(),
         step: columns

@@ -6,38 +6,59 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bakeoff_domain::ids::ApiKeyId;
+use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::plumbing::auth::{self, COOKIE, Caller, session_token};
 use crate::plumbing::extract::Strict;
-use crate::plumbing::problem::{Problem, Problems};
-use bakeoff_api::sessions::SessionView;
+use crate::plumbing::problem::{FieldError, Problem, Problems};
+use bakeoff_api::sessions::{LoginLink, SessionView};
 use bakeoff_process::clock::real_now;
 use bakeoff_service::app::App;
 use bakeoff_service::auth::secrets;
 use bakeoff_store::sessions::SESSION_MAX;
 
-/// A key to log in with.
+/// How long a login link is good for.
+const LINK_LASTS: TimeDelta = TimeDelta::minutes(10);
+
+/// What to log in with: one of the two.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NewSession {
     /// `bk_…`, as `bakeoff keys create` prints it.
+    #[serde(default)]
     #[schema(example = "bk_…")]
-    api_key: String,
+    api_key: Option<String>,
+    /// What follows `#login=` in a login link; it is used up.
+    #[serde(default)]
+    login_token: Option<String>,
 }
 
 /// Log in
 ///
-/// Exchanges an API key for a session: the cookie `__Host-bakeoff`, which scripts cannot read and other sites do not
-/// send. Browsers accept it over HTTPS, and over plain HTTP on `localhost` and `127.0.0.1` only.
+/// Exchanges an API key, or the token of a login link, for a session: the cookie `__Host-bakeoff`, which scripts cannot
+/// read and other sites do not send. Browsers accept it over HTTPS, and over plain HTTP on `localhost` and `127.0.0.1`
+/// only.
 #[utoipa::path(post, path = "/v1/sessions", operation_id = "logIn", tag = "sessions", security(()),
     responses((status = 201, description = "Logged in; the cookie is set", body = SessionView), Problems))]
 pub(crate) async fn log_in(
     State(app): State<App>,
     Strict(new): Strict<NewSession>,
 ) -> Result<Response, Problem> {
-    let key = auth::key_of(&app, new.api_key.trim()).await?;
+    let key = match (new.api_key, new.login_token) {
+        (Some(key), None) => auth::key_of(&app, key.trim()).await?,
+        (None, Some(token)) => key_of_link(&app, &token).await?,
+        (None, None) | (Some(_), Some(_)) => {
+            return Err(Problem::invalid(vec![FieldError {
+                pointer: "/api_key".to_owned(),
+                detail: "send either api_key or login_token".to_owned(),
+                fix: "bakeoff keys create makes a key".to_owned(),
+                rule: "session".to_owned(),
+            }]));
+        }
+    };
     let token = secrets::secret();
     let hash: [u8; 32] = Sha256::digest(token).into();
     app.store.begin_session(&hash, key, real_now()).await?;
@@ -50,6 +71,41 @@ pub(crate) async fn log_in(
     let cookie = cookie(&hex::encode(token), lasts)?;
     let view = Json(SessionView::from(session));
     Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], view).into_response())
+}
+
+async fn key_of_link(app: &App, token: &str) -> Result<ApiKeyId, Problem> {
+    let token = hex::decode(token.trim()).ok();
+    let hash = token.map(|token| <[u8; 32]>::from(Sha256::digest(token)));
+    let key = match hash {
+        Some(hash) => app.store.use_login_link(&hash, real_now()).await?,
+        None => None,
+    };
+    key.ok_or_else(|| {
+        Problem::unauthenticated(
+            "the login link was used already, or is older than ten minutes: log in with an API key",
+        )
+    })
+}
+
+/// Make a login link
+///
+/// A link that logs a person in to the dashboard once, with what the key of this request may do.
+#[utoipa::path(post, path = "/v1/login-links", operation_id = "createLoginLink", tag = "sessions",
+    responses((status = 201, description = "Made", body = LoginLink), Problems))]
+pub(crate) async fn link(State(app): State<App>, caller: Caller) -> Result<Response, Problem> {
+    let token = secrets::secret();
+    let hash: [u8; 32] = Sha256::digest(token).into();
+    let now = real_now();
+    let ends_at = now + LINK_LASTS;
+    app.store
+        .keep_login_link(&hash, caller.key, ends_at, now)
+        .await?;
+    let link = LoginLink {
+        path: format!("/#login={}", hex::encode(token)),
+        ends_at,
+    };
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Json(link)).into_response())
 }
 
 /// Who is logged in

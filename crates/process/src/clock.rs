@@ -48,6 +48,14 @@ impl Clock {
         tokio::time::sleep(real).await;
     }
 
+    /// Domain seconds in a real second: 1 but in simulation, 0 where a test steps the clock.
+    pub fn factor(&self) -> f64 {
+        match self {
+            Self::Running(scale) => scale.factor,
+            Self::Manual(_) => 0.0,
+        }
+    }
+
     /// False in simulation.
     pub fn is_real(&self) -> bool {
         matches!(self, Self::Running(scale) if scale.is_real())

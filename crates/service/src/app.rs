@@ -64,6 +64,8 @@ pub struct Settings {
     pub require_scheduled_end: bool,
     /// URL where training jobs reach this service; with `None` they get no URL or token.
     pub public_url: Option<String>,
+    /// Origins (`https://portal.example.com`) whose pages may read answers; none by default.
+    pub web_origins: Vec<String>,
 }
 
 impl Settings {

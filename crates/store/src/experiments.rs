@@ -6,6 +6,8 @@ pub mod additions;
 pub mod archive;
 pub mod changes;
 pub mod lifecycle;
+pub mod lists;
+pub mod looks;
 pub mod measured;
 pub mod new_endpoint;
 pub mod race;
@@ -25,7 +27,7 @@ use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::spec::labels::{self, Labels};
-use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment, StoppingPolicy};
+use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
@@ -148,27 +150,6 @@ pub struct Concludable {
     pub revision: i32,
 }
 
-/// Filter for lists of experiments.
-#[derive(Debug, Clone, Default)]
-pub struct ExperimentFilter {
-    pub states: Option<Vec<String>>,
-    pub name_contains: Option<String>,
-    /// `name=value`, all of them.
-    pub labels: Vec<String>,
-    pub created_by: Option<String>,
-    /// Its name.
-    pub workload: Option<String>,
-    pub instance_type: Option<String>,
-    pub settled_usd_min: Option<Usd>,
-    pub settled_usd_max: Option<Usd>,
-    /// Those in the archive, or the others.
-    pub archived: bool,
-    /// Deleted ones, or the others.
-    pub deleted: bool,
-    pub created_after: Option<DateTime<Utc>>,
-    pub created_before: Option<DateTime<Utc>>,
-}
-
 /// Writes the experiment, its workload version and its trials inside the caller's transaction.
 /// Returns the event to commit it with.
 pub(crate) async fn insert(
@@ -184,7 +165,7 @@ pub(crate) async fn insert(
     sqlx::query!(
         r#"INSERT INTO experiments (id, project_id, name, workload_id, spec, findings, state, budget_usd, created_at, region,
                                     race_due_at, full_run, full_run_of, created_by, labels)
-           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12, $13, $14)"#,
+           VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $8, $10, $11, $12, $13)"#,
         new.id.0,
         new.project_id.0,
         spec.name,
@@ -194,8 +175,6 @@ pub(crate) async fn insert(
         spec.budget_usd.0,
         now,
         spec.region,
-        (spec.stopping_policy.unwrap_or(StoppingPolicy::Full) != StoppingPolicy::Full)
-            .then_some(now),
         new.full_run.map(stored::write).transpose()?,
         new.full_run.map(|of| of.experiment_id.0),
         new.created_by,
@@ -362,7 +341,7 @@ impl Store {
         .await?)
     }
 
-    async fn any_by_id(
+    pub(crate) async fn any_by_id(
         &self,
         project: ProjectId,
         ids: &[Uuid],
@@ -380,92 +359,6 @@ impl Store {
         .into_iter()
         .map(Experiment::try_from)
         .collect()
-    }
-
-    /// One page, by keyset on the id (which sorts by creation): ids before `from` when newest come
-    /// first, otherwise ids after it.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn experiments(
-        &self,
-        project: ProjectId,
-        filter: &ExperimentFilter,
-        newest_first: bool,
-        from: Option<Uuid>,
-        limit: i64,
-    ) -> Result<Vec<Experiment>, StoreError> {
-        // Two statements, because the index is scanned in one direction or the other.
-        let rows = if newest_first {
-            sqlx::query_as!(
-                Row,
-                r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, labels, created_by, archived_at, deleted_at, created_at, ended_at
-                   FROM experiments
-                   WHERE project_id = $1 AND kind = 'comparison' AND id < coalesce($6::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-                     AND ($2::text[] IS NULL OR state = ANY($2))
-                     AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
-                     AND ($4::timestamptz IS NULL OR created_at > $4)
-                     AND ($5::timestamptz IS NULL OR created_at < $5)
-                     AND labels @> $8 AND ($9::text IS NULL OR created_by = $9)
-                     AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
-                     AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
-                     AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
-                     AND ($15 OR (archived_at IS NOT NULL) = $14) AND (deleted_at IS NOT NULL) = $15 AND purged_at IS NULL
-                   ORDER BY id DESC LIMIT $7"#,
-                project.0,
-                filter.states.as_deref(),
-                filter.name_contains,
-                filter.created_after,
-                filter.created_before,
-                from,
-                limit,
-                &filter.labels,
-                filter.created_by,
-                filter.workload,
-                filter.instance_type,
-                filter.settled_usd_min.map(|usd| usd.0),
-                filter.settled_usd_max.map(|usd| usd.0),
-                filter.archived,
-                filter.deleted,
-            )
-            .fetch_all(&self.pool)
-            .await?
-        } else {
-            sqlx::query_as!(
-                Row,
-                r#"SELECT id, project_id, name, workload_id AS "workload_id!", spec::text AS "spec!", findings::text AS "findings!", state,
-                          budget_usd, reserved_usd, settled_usd, paused_reason, full_run::text, revision, labels, created_by, archived_at, deleted_at, created_at, ended_at
-                   FROM experiments
-                   WHERE project_id = $1 AND kind = 'comparison' AND id > coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
-                     AND ($2::text[] IS NULL OR state = ANY($2))
-                     AND ($3::text IS NULL OR position(lower($3) IN lower(name)) > 0)
-                     AND ($4::timestamptz IS NULL OR created_at > $4)
-                     AND ($5::timestamptz IS NULL OR created_at < $5)
-                     AND labels @> $8 AND ($9::text IS NULL OR created_by = $9)
-                     AND ($10::text IS NULL OR workload_id IN (SELECT w.id FROM workloads w WHERE w.project_id = $1 AND w.name = $10))
-                     AND ($11::text IS NULL OR EXISTS (SELECT FROM trials t WHERE t.experiment_id = experiments.id AND t.instance_type = $11))
-                     AND ($12::numeric IS NULL OR settled_usd >= $12) AND ($13::numeric IS NULL OR settled_usd <= $13)
-                     AND ($15 OR (archived_at IS NOT NULL) = $14) AND (deleted_at IS NOT NULL) = $15 AND purged_at IS NULL
-                   ORDER BY id LIMIT $7"#,
-                project.0,
-                filter.states.as_deref(),
-                filter.name_contains,
-                filter.created_after,
-                filter.created_before,
-                from,
-                limit,
-                &filter.labels,
-                filter.created_by,
-                filter.workload,
-                filter.instance_type,
-                filter.settled_usd_min.map(|usd| usd.0),
-                filter.settled_usd_max.map(|usd| usd.0),
-                filter.archived,
-                filter.deleted,
-            )
-            .fetch_all(&self.pool)
-            .await?
-        };
-        rows.into_iter().map(Experiment::try_from).collect()
     }
 
     /// The recommendation that concluded an experiment.
@@ -573,6 +466,7 @@ impl Store {
         let Some(state) = state else { return Ok(false) };
         let state = ExperimentState::parse(&state)
             .ok_or_else(|| StoreError::corrupt("experiments", id, "state"))?;
+        looks::write_standing(&mut tx, id, recommendation, now).await?;
         wake_pipeline(&mut tx, id, now).await?;
         let subject = EventSubject {
             project,

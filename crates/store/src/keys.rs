@@ -178,11 +178,13 @@ impl Store {
         Ok(())
     }
 
-    /// All keys by project, oldest first.
-    pub async fn keys(&self) -> Result<Vec<ListedKey>, StoreError> {
+    /// All keys of a project, or of all projects, oldest first.
+    pub async fn keys(&self, project: Option<ProjectId>) -> Result<Vec<ListedKey>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT k.id, p.name AS project, k.name, k.role, k.created_at, k.expires_at, k.revoked_at
-               FROM api_keys k JOIN projects p ON p.id = k.project_id ORDER BY p.name, k.created_at, k.id"#
+               FROM api_keys k JOIN projects p ON p.id = k.project_id
+               WHERE $1::uuid IS NULL OR k.project_id = $1 ORDER BY p.name, k.created_at, k.id"#,
+            project.map(|id| id.0),
         )
         .fetch_all(&self.pool)
         .await?;
@@ -213,6 +215,49 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         Ok(revoked_at)
+    }
+
+    /// Lets a key expire at a moment, or before it, as it was to.
+    pub async fn end_key_by(&self, id: ApiKeyId, until: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE api_keys SET expires_at = least(expires_at, $2) WHERE id = $1",
+            id.0,
+            until,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Revokes a key of a project; false if it is the last valid one with the role admin. Two that are revoked at
+    /// once do not both count on the other.
+    pub async fn revoke_unless_last_admin(
+        &self,
+        project: ProjectId,
+        id: ApiKeyId,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        sqlx::query!(
+            "SELECT id FROM projects WHERE id = $1 FOR NO KEY UPDATE",
+            project.0
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let done = sqlx::query!(
+            r#"UPDATE api_keys k SET revoked_at = coalesce(revoked_at, $3)
+               WHERE id = $2 AND project_id = $1
+                 AND (role <> 'admin' OR revoked_at IS NOT NULL OR expires_at <= $3
+                      OR EXISTS (SELECT FROM api_keys o WHERE o.project_id = $1 AND o.id <> $2 AND o.role = 'admin'
+                                 AND o.revoked_at IS NULL AND (o.expires_at IS NULL OR o.expires_at > $3)))"#,
+            project.0,
+            id.0,
+            now,
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(done.rows_affected() == 1)
     }
 
     /// A key that is neither revoked nor expired (in real time), cached for up to one second: a

@@ -9,6 +9,7 @@ mod buckets;
 mod compaction;
 pub mod metrics;
 mod points;
+pub mod table;
 mod write;
 
 pub(super) use self::write::{merge, sorted};

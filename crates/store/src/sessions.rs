@@ -90,6 +90,46 @@ impl Store {
         }))
     }
 
+    /// Keeps a link that logs in with a key once, and forgets those that are over.
+    pub async fn keep_login_link(
+        &self,
+        token_sha256: &[u8],
+        key: ApiKeyId,
+        ends_at: DateTime<Utc>,
+        real_now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"WITH over AS (DELETE FROM login_links WHERE ends_at < $4)
+               INSERT INTO login_links (token_sha256, key_id, ends_at) VALUES ($1, $2, $3)"#,
+            token_sha256,
+            key.0,
+            ends_at,
+            real_now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Uses up a link: the key that it logs in with, once, unless it is over or its key is.
+    pub async fn use_login_link(
+        &self,
+        token_sha256: &[u8],
+        real_now: DateTime<Utc>,
+    ) -> Result<Option<ApiKeyId>, StoreError> {
+        let key = sqlx::query_scalar!(
+            r#"DELETE FROM login_links l USING api_keys k
+               WHERE l.token_sha256 = $1 AND l.ends_at > $2 AND k.id = l.key_id
+                 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $2)
+               RETURNING l.key_id"#,
+            token_sha256,
+            real_now,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(key.map(ApiKeyId))
+    }
+
     /// Ends a session; one that is over already stays so.
     pub async fn end_session(&self, token_sha256: &[u8]) -> Result<(), StoreError> {
         sqlx::query!("DELETE FROM sessions WHERE token_sha256 = $1", token_sha256)

@@ -14,6 +14,7 @@ use bakeoff_domain::measure::pace::Pace;
 use bakeoff_domain::measure::steady::Steady;
 use bakeoff_domain::model_package::ModelPackageRequest;
 use bakeoff_domain::ranking::full_run::FullRunOf;
+use bakeoff_domain::ranking::looks::{Arm, Brief};
 use bakeoff_domain::ranking::recommendation::Recommendation;
 use bakeoff_domain::sagemaker::endpoint::ModelRequest;
 use bakeoff_domain::sagemaker::log::LogLine;
@@ -57,6 +58,11 @@ impl Document for Vec<Finding> {}
 impl Document for Recommendation {
     /// Odds came with version 3; those from before have none.
     const VERSION: u32 = 3;
+}
+impl Document for Vec<Arm> {}
+impl Document for Brief {
+    /// Answers in brief came when documents had versions.
+    const VERSION: u32 = 1;
 }
 impl Document for FullRunOf {
     /// Full runs came when documents had versions.
@@ -257,6 +263,8 @@ mod tests {
         holds::<ExperimentSpec>("experiment");
         holds::<Vec<Finding>>("findings");
         holds::<Recommendation>("recommendation");
+        holds::<Vec<Arm>>("arms");
+        holds::<Brief>("brief");
         holds::<FullRunOf>("full_run");
         holds::<TrialPlan>("plan");
         holds::<Vec<MetricDefinition>>("metrics");

@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { paused, session } from "../state";
 import { Problem } from "./client";
+import { told, toldOf } from "./live";
 
 export type Query<T> = {
   data: T | undefined;
@@ -12,8 +13,11 @@ export type Query<T> = {
   reload: () => void;
 };
 
-/** Fetches again so often, in seconds; 0: once. */
-export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds = 0): Query<T> {
+/** Events that come close together are answered by one fetch. */
+const HEARD_EVERY_MS = 2000;
+
+/** Fetches again so often, in seconds (0: once), and soon after an event: of an experiment, or `any`. */
+export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds = 0, about?: string): Query<T> {
   const [state, setState] = useState<{ key: string; data?: T; problem?: Problem; at?: number }>({ key });
   const [asked, setAsked] = useState(0);
   const latest = useRef(fetch);
@@ -55,6 +59,17 @@ export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds =
   }, [key, everySeconds, asked]);
 
   const reload = useCallback(() => setAsked((count) => count + 1), []);
+  const heard = about === undefined ? 0 : about === "any" ? told.value : toldOf(about);
+  const answered = useRef({ heard, at: 0 });
+  useEffect(() => {
+    if (heard === answered.current.heard) return;
+    const wait = Math.max(0, answered.current.at + HEARD_EVERY_MS - Date.now());
+    const timer = setTimeout(() => {
+      answered.current = { heard, at: Date.now() };
+      reload();
+    }, wait);
+    return () => clearTimeout(timer);
+  }, [heard]);
   const own = state.key === key ? state : { key };
   return { data: own.data, problem: own.problem, at: own.at, reload };
 }

@@ -21,7 +21,22 @@ async function call(method: string, path: string, body?: unknown): Promise<Sessi
   return told as unknown as Session;
 }
 
+/** What follows `#login=` in a login link is used up, and taken out of the address. */
+function takeToken(): string | undefined {
+  const token = /^#login=([0-9a-f]+)$/.exec(location.hash)?.[1];
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  return token;
+}
+
 export async function whoIsThere(): Promise<void> {
+  const token = takeToken();
+  if (token) {
+    const made = await call("POST", "/v1/sessions", { login_token: token }).catch(() => null);
+    if (made) {
+      session.value = made;
+      return;
+    }
+  }
   session.value = await call("GET", "/v1/sessions/current").catch(() => null);
 }
 

@@ -3,7 +3,7 @@
 import type { Schemas } from "../api/client";
 import { hours, odds, rate, speed, time, usd, words } from "../format";
 import { colours } from "../palette";
-import type { Held, Phase } from "../shape";
+import { spread, type Held, type Phase, type Standing } from "../shape";
 import { dark } from "../state";
 import { Table } from "../ui/table";
 import { Chart } from "./plot";
@@ -29,7 +29,7 @@ export function Pareto({ ranked, names, budget, deadline }: { ranked: readonly R
   return (
     <Chart
       label={label}
-      depends={[ranked, budget, deadline]}
+      depends={[ranked, budget, deadline, names.join()]}
       draw={(Plot, size) => {
         const colour = (row: Ranked) => all.get(row.candidate) as string;
         const about = (row: Ranked) =>
@@ -78,7 +78,7 @@ export function Forest({ ranked, names }: { ranked: readonly Ranked[]; names: re
   return (
     <Chart
       label={leader ? `Dollars per million tokens with 90 % intervals, cheapest first: ${leader.label} at ${rate(leader.usd_per_million_tokens)}.` : "Nothing is measured yet."}
-      depends={[ranked]}
+      depends={[ranked, names.join()]}
       height={Math.max(90, 44 + rows.length * 34)}
       draw={(Plot, size) =>
         Plot.plot({
@@ -109,6 +109,54 @@ export function Forest({ ranked, names }: { ranked: readonly Ranked[]; names: re
   );
 }
 
+/** How the race narrowed: each choice's projected cost as a multiple of the leader's, against what had been spent. */
+export function Funnel({ standings, names }: { standings: readonly Standing[]; names: readonly string[] }) {
+  const choices = [...new Set(standings.map((one) => one.name))];
+  const all = colours([...names, ...standings.map((one) => one.candidate)], dark.value);
+  const colour = (one: Standing) => all.get(one.candidate) as string;
+  const ends = choices.map((name) => standings.filter((one) => one.name === name).at(-1)).filter((one) => one !== undefined);
+  const height = Math.max(...standings.map((one) => one.high)) - Math.min(...standings.map((one) => one.low));
+  const places = spread(ends.map((one) => one.ratio), height / 18);
+  const labels = ends.map((one, index) => ({ ...one, at: places[index] as number }));
+  const about = (one: Standing) => `${one.name}: ${one.ratio.toFixed(2)} times the leader (${one.low.toFixed(2)} to ${one.high.toFixed(2)}) after ${usd(one.spent)}`;
+  const dollars = standings.map((one) => one.spent);
+  const isWide = Math.max(...dollars) > 10 * Math.min(...dollars);
+  return (
+    <Chart
+      label={`Projected cost of ${choices.length} choices as a multiple of the leader's, against dollars spent on trials: ${ends.map((one) => `${one.name} ${one.ratio.toFixed(2)}`).join(", ")}.`}
+      depends={[standings, names.join()]}
+      draw={(Plot, size) =>
+        Plot.plot({
+          ...size,
+          marginLeft: 52,
+          marginRight: 96,
+          x: { label: "dollars spent on trials →", type: isWide ? "log" : "linear", grid: true, tickFormat: (value: number) => `$${value.toLocaleString("en-US")}` },
+          y: { label: "↑ times the leader's cost", grid: true, nice: true },
+          color: { type: "identity" },
+          marks: [
+            Plot.areaY(standings, { x: "spent", y1: "low", y2: "high", z: "name", fill: colour, fillOpacity: 0.12 }),
+            Plot.ruleY([1], { strokeOpacity: 0.4 }),
+            Plot.line(standings, { x: "spent", y: "ratio", z: "name", stroke: colour, strokeWidth: 2 }),
+            Plot.dot(ends, { x: "spent", y: "ratio", r: 4, fill: colour, ariaLabel: about }),
+            Plot.text(labels, { x: "spent", y: "at", text: "name", dx: 8, textAnchor: "start", fill: colour, fontWeight: 600 }),
+          ],
+        } as never)
+      }
+    >
+      <Table
+        caption="How each choice stood at its last look"
+        rows={ends}
+        columns={[
+          { head: "choice", cell: (row) => row.name },
+          { head: "times the leader", numeric: true, cell: (row) => row.ratio.toFixed(2) },
+          { head: "90 %", numeric: true, cell: (row) => `${row.low.toFixed(2)} to ${row.high.toFixed(2)}` },
+          { head: "after", numeric: true, cell: (row) => usd(row.spent) },
+        ]}
+      />
+    </Chart>
+  );
+}
+
 type Point = Schemas["CurvePoint"];
 export type LossBy = "usd" | "hours" | "step" | "tokens";
 
@@ -121,7 +169,7 @@ export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[
   return (
     <Chart
       label={`${words(metric)} of ${names.length} candidates against ${axis}: ${ends.map((row) => `${row.candidate} ${row.value.toPrecision(4)}`).join(", ")}.`}
-      depends={[rows, metric, by]}
+      depends={[rows, metric, by, candidates.join()]}
       draw={(Plot, size) =>
         Plot.plot({
           ...size,

@@ -2,9 +2,9 @@
 
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
-import { Burn, Curves, Forest, Gantt, Pareto, type LossBy } from "../charts/charts";
+import { Burn, Curves, Forest, Funnel, Gantt, Pareto, type LossBy } from "../charts/charts";
 import { hours, odds, rate, speed, usd, words } from "../format";
-import { heldOver, phasesOf } from "../shape";
+import { heldOver, phasesOf, standingsOf } from "../shape";
 import { address, go, setParameter } from "../state";
 import { Action } from "../ui/action";
 import { Bar, Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
@@ -18,11 +18,11 @@ const LIVE = new Set(["running", "cancelling"]);
 
 export function Experiment({ id }: { id: string }) {
   const path = { params: { path: { experiment_id: id } } };
-  const experiment = useQuery(`experiment ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}", path as never)), 5);
+  const experiment = useQuery(`experiment ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}", path as never)), 15, id);
   const is = experiment.data as Schemas["ExperimentView"] | undefined;
-  const every = is && !LIVE.has(is.state) ? 0 : 5;
-  const answer = useQuery(`answer ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/recommendation", path)), every);
-  const comparison = useQuery(`comparison ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/comparison", path)), every);
+  const every = is && !LIVE.has(is.state) ? 0 : 10;
+  const answer = useQuery(`answer ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/recommendation", path)), every, id);
+  const comparison = useQuery(`comparison ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/comparison", path)), every, id);
   const names = comparison.data?.rows.map((row) => row.candidate) ?? [];
   const tab = (TABS.find((one) => one === address.value.searchParams.get("tab")) ?? "answer") as Tab;
   return (
@@ -44,7 +44,7 @@ export function Experiment({ id }: { id: string }) {
             </nav>
             {tab === "answer" && <Loaded query={answer}>{(got) => <Evidence of={got} experiment={is} names={names} />}</Loaded>}
             {tab === "race" && (
-              <Loaded query={answer}>{(got) => <Loaded query={comparison}>{(rows) => <Race answer={got} rows={rows.rows} id={id} names={names} />}</Loaded>}</Loaded>
+              <Loaded query={answer}>{(got) => <Race answer={got} id={id} every={every} names={names} />}</Loaded>
             )}
             {tab === "loss" && <Loss id={id} every={every} names={names} />}
             {tab === "hours" && <Hours id={id} every={every} />}
@@ -296,19 +296,67 @@ function Evidence({ of, experiment, names }: { of: Schemas["RecommendationView"]
   );
 }
 
-function Race({ answer, rows, id, names }: { answer: Schemas["RecommendationView"]; rows: readonly Schemas["ComparisonRow"][]; id: string; names: readonly string[] }) {
-  const out = rows.filter((row) => row.state === "stopped" || row.state === "refused");
+function Race({ answer, id, every, names }: { answer: Schemas["RecommendationView"]; id: string; every: number; names: readonly string[] }) {
+  const path = { params: { path: { experiment_id: id } } };
+  const race = useQuery(`race ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/race", path)), every);
+  const answers = useQuery(`answers ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/recommendations", path)), every);
   return (
-    <Section title="Who is out, and at what price" aside={<Source path={`/v1/experiments/${id}/recommendation`} />}>
-      <Forest ranked={answer.ranked} names={names} />
-      <ul class="prose">
-        {out.map((row) => (
-          <li>
-            ✕ <b>{row.candidate}</b> {row.purchase_option === "spot" ? "spot" : ""} after {usd(row.total_usd)}: {row.reason}
-          </li>
-        ))}
-      </ul>
-    </Section>
+    <>
+      <Section title="What each one costs, and who is out" aside={<Source path={`/v1/experiments/${id}/recommendation`} />}>
+        <Forest ranked={answer.ranked} names={names} />
+        <Loaded query={race}>
+          {(got) => (
+            <ul class="prose">
+              {got.trials
+                .filter((one) => ["stopped", "refused", "failed"].includes(one.state))
+                .map((one) => (
+                  <li>
+                    ✕ <Link to={`/trials/${one.trial_id}`}>{one.candidate}</Link> {one.purchase_option === "spot" ? "spot" : ""} {words(one.state)} after {usd(one.usd)}
+                    {one.ended_at && (
+                      <>
+                        {" "}
+                        at <Time at={one.ended_at} />
+                      </>
+                    )}
+                    : {one.reason}
+                  </li>
+                ))}
+            </ul>
+          )}
+        </Loaded>
+      </Section>
+      <div class="columns even">
+        <Section title="How the race narrowed" aside={<Source path={`/v1/experiments/${id}/race`} />}>
+          <Loaded query={race}>
+            {(got) => {
+              const standings = standingsOf(got.looks);
+              return standings.length > 0 ? <Funnel standings={standings} names={names} /> : <Empty what="Nothing has been measured yet; looks are kept from the first measured dollar on." />;
+            }}
+          </Loaded>
+        </Section>
+        <Section title="What the answer said before" aside={<Source path={`/v1/experiments/${id}/recommendations`} />}>
+          <Loaded query={answers}>
+            {(page) =>
+              page.items.length === 0 ? (
+                <p class="fine">No answer was kept.</p>
+              ) : (
+                <ol class="feed">
+                  {[...page.items].reverse().map((one) => (
+                    <li>
+                      <Time at={one.found_at} /> <span class="fine">after {usd(one.spent_usd)}</span>
+                      {one.changes.map((change) => (
+                        <div>{change}</div>
+                      ))}
+                      {one.changes.length === 0 && <div>{one.recommendation.headline}</div>}
+                    </li>
+                  ))}
+                </ol>
+              )
+            }
+          </Loaded>
+        </Section>
+      </div>
+    </>
   );
 }
 
@@ -349,12 +397,12 @@ function Loss({ id, every, names }: { id: string; every: number; names: readonly
 }
 
 function Hours({ id, every }: { id: string; every: number }) {
-  const trials = useQuery(`trials ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/trials", { params: { path: { experiment_id: id } } })), every);
+  const attempts = useQuery(`attempts ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/attempts", { params: { path: { experiment_id: id } } })), every);
   return (
-    <Section title="Where the hours went" aside={<Source path={`/v1/experiments/${id}/trials`} />}>
-      <Loaded query={trials}>
+    <Section title="Where the hours went" aside={<Source path={`/v1/experiments/${id}/attempts`} />}>
+      <Loaded query={attempts}>
         {(page) => {
-          const phases = page.items.flatMap(phasesOf);
+          const phases = phasesOf(page.items);
           return phases.length > 0 ? <Gantt phases={phases} /> : <Empty what="No job has started." />;
         }}
       </Loaded>

@@ -3,16 +3,17 @@
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { percent, usd, words } from "../format";
-import { Bar, Empty, Figure, Link, Loaded, Section, State, Time } from "../ui/parts";
+import { Empty, Link, Loaded, Section, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
+import { COLUMNS } from "./experiments";
 
 const START = "bakeoff run examples/hebrew-p4-p5.json --watch";
 
 export function Overview() {
-  const project = useQuery("project", () => data(client.GET("/v1/projects/current")), 10);
-  const running = useQuery("running", () => data(client.GET("/v1/experiments", { params: { query: { page_size: 50 } } })), 5);
-  const alarms = useQuery("alarms", () => data(client.GET("/v1/events", { params: { query: { alarms_only: true, newest: true, page_size: 20 } } })), 10);
-  const events = useQuery("latest", () => data(client.GET("/v1/events", { params: { query: { newest: true, page_size: 20 } } })), 5);
+  const project = useQuery("project", () => data(client.GET("/v1/projects/current")), 30, "any");
+  const running = useQuery("running", () => data(client.GET("/v1/experiments", { params: { query: { page_size: 50 } } })), 15, "any");
+  const alarms = useQuery("alarms", () => data(client.GET("/v1/events", { params: { query: { alarms_only: true, newest: true, page_size: 20 } } })), 60, "any");
+  const events = useQuery("latest", () => data(client.GET("/v1/events", { params: { query: { newest: true, page_size: 20 } } })), 30, "any");
   return (
     <>
       <h1>Overview</h1>
@@ -51,14 +52,7 @@ export function Overview() {
                     caption="Experiments"
                     rows={page.items.slice(0, 12)}
                     link={(row) => `/experiments/${row.id}`}
-                    columns={[
-                      { head: "experiment", cell: (row) => <Link to={`/experiments/${row.id}`}>{row.name}</Link> },
-                      { head: "state", cell: (row) => <State of={row.state} /> },
-                      { head: "cost so far", numeric: true, cell: (row) => <Figure kind="measured" about="settled">{usd(row.settled_usd)}</Figure> },
-                      { head: "held", numeric: true, about: "the worst case of what runs", cell: (row) => usd(row.reserved_usd) },
-                      { head: "of budget", cell: (row) => <Bar share={(row.settled_usd + row.reserved_usd) / row.budget_usd} label={`spent or held of ${usd(row.budget_usd)}`} /> },
-                      { head: "started", wide: true, cell: (row) => <Time at={row.created_at} now={page.items[0]?.created_at} /> },
-                    ]}
+                    columns={COLUMNS}
                   />
                 )
               }

@@ -5,7 +5,8 @@ import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { Gantt, Series } from "../charts/charts";
 import { rate, seconds, usd, words } from "../format";
-import { phasesOf, seriesOf } from "../shape";
+import { phasesOf, pointsOf } from "../shape";
+import { address } from "../state";
 import { Action } from "../ui/action";
 import { Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
@@ -29,7 +30,7 @@ export function Trial({ id }: { id: string }) {
               <Empty what={got.plan?.held ?? got.plan?.skipped ?? "It has no job yet."} />
             ) : (
               <>
-                <Gantt phases={phasesOf(got)} />
+                <Gantt phases={phasesOf(got.attempts.map((one) => ({ ...one, trial_id: id, candidate: got.plan?.candidate ?? id.slice(-6), purchase_option: got.plan?.purchase_option ?? "" })))} />
                 <Attempts of={got.attempts} />
               </>
             )}
@@ -155,39 +156,52 @@ function Attempts({ of }: { of: readonly Schemas["AttemptView"][] }) {
   );
 }
 
-const METRICS = [
-  ["tokens_per_second", "tokens/s"],
-  ["train_loss", "loss"],
-  ["gpu_utilization_percent", "%"],
-  ["gpu_memory_utilization_percent", "%"],
-] as const;
+/** The metrics that are shown before others are chosen; beside a mark, where people look for one. */
+const METRICS = ["tokens_per_second", "train_loss", "gpu_utilization_percent", "gpu_memory_utilization_percent"] as const;
+const MARKS: Record<string, { value: number; label: string }> = {
+  gpu_utilization_percent: { value: 85, label: "85 %" },
+  gpu_memory_utilization_percent: { value: 90, label: "90 %" },
+};
 
 function Metrics({ id, every }: { id: string; every: number }) {
+  const chosen = address.value.searchParams.getAll("metric");
+  const wanted = chosen.length > 0 ? chosen : [...METRICS];
+  const path = `/v1/series?trial_id=${id}${wanted.map((metric) => `&metric=${metric}`).join("")}&points=600`;
+  const query = useQuery(path, () => data(client.GET("/v1/series", { params: { query: { trial_id: [id], metric: wanted, points: 600 } } })), every);
+  const toggle = (metric: string) => {
+    const url = new URL(location.href);
+    url.searchParams.delete("metric");
+    for (const one of wanted.includes(metric) ? wanted.filter((other) => other !== metric) : [...wanted, metric]) url.searchParams.append("metric", one);
+    history.replaceState(null, "", url);
+    address.value = url;
+  };
   return (
-    <Section title="Metrics">
-      <div class="grid">
-        {METRICS.map(([metric, unit]) => (
-          <Metric id={id} metric={metric} unit={unit} every={every} />
-        ))}
-      </div>
+    <Section title="Metrics" aside={<Source path={path} />}>
+      <Loaded query={query} lines={8}>
+        {(got) => (
+          <>
+            {got.metrics.length === 0 && <Empty what="It has reported nothing yet." />}
+            <div class="filters">
+              {got.metrics.map((one) => (
+                <button aria-pressed={wanted.includes(one.metric)} onClick={() => toggle(one.metric)}>
+                  {words(one.metric)}
+                </button>
+              ))}
+            </div>
+            <div class="grid">
+              {got.series.map((line) => (
+                <div>
+                  <h3>
+                    {words(line.metric)} <small>{line.are_means ? "five-minute means" : ""}</small> <Source path={`/v1/trials/${id}/metrics?metric=${line.metric}`} csv />
+                  </h3>
+                  <Series title={words(line.metric)} unit={line.unit ?? ""} points={pointsOf(line.points)} mark={MARKS[line.metric]} />
+                </div>
+              ))}
+            </div>
+          </>
+        )}
+      </Loaded>
     </Section>
-  );
-}
-
-function Metric({ id, metric, unit, every }: { id: string; metric: string; unit: string; every: number }) {
-  const path = `/v1/trials/${id}/metrics?metric=${metric}`;
-  const query = useQuery(`${id} ${metric}`, () => data(client.GET("/v1/trials/{trial_id}/metrics", { params: { path: { trial_id: id }, query: { metric } as never } })), every);
-  const isAbsent = query.problem?.status === 404;
-  const series = query.data as (Schemas["MetricSeries"] & { points?: { at_seconds: number[]; value: (number | null)[] } | null }) | undefined;
-  const points = seriesOf(series);
-  const mark = metric === "gpu_utilization_percent" ? { value: 85, label: "85 %" } : metric === "gpu_memory_utilization_percent" ? { value: 90, label: "90 %" } : undefined;
-  return (
-    <div>
-      <h3>
-        {words(metric)} <Source path={path} csv />
-      </h3>
-      {isAbsent ? <p class="fine">{query.problem?.detail}</p> : <Loaded query={query}>{() => <Series title={words(metric)} unit={series?.unit ?? unit} points={points} mark={mark} />}</Loaded>}
-    </div>
   );
 }
 

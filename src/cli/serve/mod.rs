@@ -365,6 +365,7 @@ fn settings(options: &ServeOptions, installation: String) -> anyhow::Result<Sett
         price_refresh: (options.price_refresh_hours > 0)
             .then(|| TimeDelta::hours(options.price_refresh_hours.into())),
         public_url: options.public_url.clone(),
+        web_origins: options.web_origins.clone(),
         scheduler_role_arn: options.scheduler_role_arn.clone(),
         require_scheduled_end: options.require_scheduled_end,
         points_kept: options

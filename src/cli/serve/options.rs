@@ -109,6 +109,16 @@ pub(in crate::cli) struct ServeOptions {
     /// denies the schedule.
     #[arg(long, env = "BAKEOFF_REQUIRE_SCHEDULED_END")]
     pub(super) require_scheduled_end: bool,
+    /// Origins whose pages may use this service in a browser: `https://portal.example.com`. They are trusted: may be
+    /// repeated. The service's own dashboard needs none.
+    #[arg(
+        long = "web-origin",
+        env = "BAKEOFF_WEB_ORIGINS",
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        value_parser = web_origin
+    )]
+    pub(super) web_origins: Vec<String>,
     /// Networks that webhooks may go to although they are not public: `10.20.0.0/16`. May be repeated.
     #[arg(
         long,
@@ -180,6 +190,20 @@ fn public_url(text: &str) -> Result<String, String> {
         Ok(text.trim_end_matches('/').to_owned())
     } else {
         Err("expected a URL such as https://bakeoff.example.com".to_owned())
+    }
+}
+
+/// Accepts an origin as browsers send it: a scheme and a host, in lower case, and a port that is not the scheme's own.
+fn web_origin(text: &str) -> Result<String, String> {
+    let refused = || {
+        format!("`{text}` is not an origin as browsers send it, such as https://portal.example.com")
+    };
+    let url = url::Url::parse(text).map_err(|_| refused())?;
+    let is_web = ["http", "https"].contains(&url.scheme());
+    if is_web && url.origin().ascii_serialization() == text {
+        Ok(text.to_owned())
+    } else {
+        Err(refused())
     }
 }
 

@@ -146,7 +146,8 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
     );
     let all = experiments(&test).await;
     assert_eq!(all.len(), 1);
-    assert_eq!(all[0]["spec"]["workload"]["code_version"], COMMIT);
+    let started = test.experiment(all[0]["id"].as_str().unwrap()).await;
+    assert_eq!(started.spec.workload.unwrap().code_version, COMMIT);
     let next = body.replace("d-1", "d-2");
     assert_eq!(
         deliver(&test, &id, &signature, &next).await.0,

@@ -17,6 +17,7 @@ use sqlx::PgPool;
 use crate::pipelines::steps::{
     assert_billed, pipeline, prepare, run_pipeline, started, step, turn, with_data,
 };
+use crate::support::fault_proxy::{Act, Between};
 use crate::support::{TestApp, jobs, number};
 
 const SERVES: &str =
@@ -354,14 +355,9 @@ async fn lost_replies_leave_one_endpoint(pool: PgPool) {
     assert_nothing_is_left(&test).await;
 }
 
-/// A process dies after it asked for the deletion and before it heard that this was accepted; by the next look, the
-/// endpoint is gone, and nobody tells since when.
-#[sqlx::test(migrations = false)]
-async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let id = created(&test, &body("one")).await;
-    until(&test, &id, EndpointState::InService).await;
-    let view = read(&test, &id).await;
+/// It is written that the deletion is asked for, and AWS carries it out, but nobody hears that.
+async fn deleted_unheard(test: &TestApp, id: &str) {
+    let view = read(test, id).await;
     let call = test
         .client
         .post(&test.region.url)
@@ -371,15 +367,57 @@ async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: 
     let now = test.app.clock.now();
     sqlx::query("UPDATE jobs SET delete_asked_at = $1")
         .bind(now)
-        .execute(&pool)
+        .execute(test.app.store.pool())
         .await
         .unwrap();
+}
+
+/// A process dies after it asked for the deletion and before it heard that this was accepted; by the next look, the
+/// endpoint is gone, and nobody tells since when.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_that_nobody_heard_of_is_billed_until_it_was_asked_for(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    deleted_unheard(&test, &id).await;
     test.delete(&format!("/v1/endpoints/{id}")).await;
     test.advance(TimeDelta::hours(5)).await;
     until(&test, &id, EndpointState::Deleted).await;
     assert_nothing_is_left(&test).await;
     let estimated = "SELECT count(*) FROM ledger WHERE kind = 'settled' AND component = 'hosting' AND estimated";
     assert_eq!(number(&pool, estimated).await, 1);
+}
+
+/// The same, and hours later nothing answers looks: the deletion is asked for again, which AWS says there is nothing to
+/// do for, and once more, which gets no answer. It was over when the first one was asked for.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_of_what_is_gone_already_moves_no_end(pool: PgPool) {
+    let mut test = TestApp::new(pool.clone()).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    deleted_unheard(&test, &id).await;
+    test.delete(&format!("/v1/endpoints/{id}")).await;
+    test.advance(TimeDelta::hours(5)).await;
+    let failure = json!({"__type": "InternalFailure", "message": "An internal failure occurred"});
+    let mut asked = 0;
+    let rule = move |operation: &str, _: &Value| match operation {
+        "DescribeEndpoint" if asked < 2 => Act::Answer(500, failure.clone()),
+        "DeleteEndpoint" => {
+            asked += 1;
+            if asked == 2 {
+                Act::Answer(500, failure.clone())
+            } else {
+                Act::Pass
+            }
+        }
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, rule).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    until(&test, &id, EndpointState::Deleted).await;
+    assert_eq!(between.count("DeleteEndpoint"), 2);
+    assert_nothing_is_left(&test).await;
 }
 
 /// Nobody hears that it was created, and the next try comes hours later: it finds the endpoint, whose start is its

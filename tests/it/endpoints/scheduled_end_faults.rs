@@ -91,6 +91,30 @@ async fn an_endpoint_that_is_created_late_has_an_end_all_the_same(pool: PgPool) 
     assert_within_reservations(&test).await;
 }
 
+/// The same, and nobody hears that it was created: once AWS has ended it, no more is booked than is reserved, although
+/// it was planned long before.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_that_was_created_late_and_unheard_is_booked_within_its_reservation(
+    pool: PgPool,
+) {
+    let test = TestApp::new(pool).await;
+    created(&test, &body("one")).await;
+    test.region_post("/_sim/faults", &json!({"server_error": 1.0}))
+        .await;
+    turn(&test).await;
+    test.advance(TimeDelta::hours(5)).await;
+    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
+        .await;
+    while jobs(&test.record().await).is_empty() {
+        turn(&test).await;
+        test.advance(TimeDelta::seconds(20)).await;
+    }
+    test.region_post("/_sim/faults", &json!({})).await;
+    test.advance(WEEKEND).await;
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
+}
+
 /// Somebody deletes the schedule, and the service may not make another: that there is none is said, with its price.
 #[sqlx::test(migrations = false)]
 async fn a_schedule_that_is_gone_is_not_said_to_stand(pool: PgPool) {

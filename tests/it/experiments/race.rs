@@ -21,7 +21,7 @@ use crate::jobs::fleet::events;
 use crate::support::{TestApp, number, spec};
 
 /// Trials of about three hours, by a policy, for a full run of weeks: a figure is worth its price.
-fn raced(policy: &str) -> Value {
+pub(crate) fn raced(policy: &str) -> Value {
     let mut spec = spec();
     spec["stopping_policy"] = json!(policy);
     spec["workload"]["trial_tokens"] = json!(300_000_000);

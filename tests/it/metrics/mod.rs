@@ -3,4 +3,5 @@
 pub(crate) mod artifacts;
 pub(crate) mod logs;
 pub(crate) mod points;
+pub(crate) mod series_table;
 pub(crate) mod sources;

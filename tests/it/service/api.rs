@@ -2,7 +2,7 @@
 //! pages, formats, streams.
 
 use bakeoff_api::events::EventView;
-use bakeoff_api::experiments::{CreatedExperiment, ExperimentView};
+use bakeoff_api::experiments::{CreatedExperiment, ExperimentSummary};
 use bakeoff_api::page::Page;
 use bakeoff_api::plans::PreviewView;
 use bakeoff_domain::lifecycle::state::ExperimentState;
@@ -31,8 +31,8 @@ fn created(body: &Value) -> CreatedExperiment {
 }
 
 /// The newest fifty.
-async fn experiments(test: &TestApp) -> Vec<ExperimentView> {
-    test.read::<Page<ExperimentView>>("/v1/experiments")
+async fn experiments(test: &TestApp) -> Vec<ExperimentSummary> {
+    test.read::<Page<ExperimentSummary>>("/v1/experiments")
         .await
         .items
 }
@@ -87,7 +87,7 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
     let (_, page) = test
         .send(test.request(Method::GET, "/v1/experiments", &stranger))
         .await;
-    let page: Page<ExperimentView> = serde_json::from_value(page).unwrap();
+    let page: Page<ExperimentSummary> = serde_json::from_value(page).unwrap();
     assert!(page.items.is_empty(), "{page:?}");
 }
 
@@ -267,7 +267,7 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
     let mut seen = Vec::new();
     let mut path = "/v1/experiments?page_size=2".to_owned();
     loop {
-        let page: Page<ExperimentView> = test.read(&path).await;
+        let page: Page<ExperimentSummary> = test.read(&path).await;
         seen.extend(page.items.iter().map(|item| item.id.to_string()));
         let Some(token) = page.next_page_token else {
             break;
@@ -276,7 +276,7 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
     }
     made.reverse();
     assert_eq!(seen, made, "newest first");
-    let oldest: Page<ExperimentView> = test
+    let oldest: Page<ExperimentSummary> = test
         .read("/v1/experiments?sort=created_at&page_size=1")
         .await;
     assert_eq!(oldest.items[0].id.to_string(), made[4]);
@@ -290,7 +290,7 @@ async fn pages_neither_miss_nor_repeat(pool: PgPool) {
         StatusCode::BAD_REQUEST,
         "a token belongs to its own list"
     );
-    let none: Page<ExperimentView> = test
+    let none: Page<ExperimentSummary> = test
         .read("/v1/experiments?state=completed&state=cancelled")
         .await;
     assert!(none.items.is_empty(), "{none:?}");

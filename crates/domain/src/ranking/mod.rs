@@ -2,6 +2,7 @@
 
 pub mod full_run;
 mod headline;
+pub mod looks;
 pub mod outcome;
 pub mod posterior;
 pub mod purchase;

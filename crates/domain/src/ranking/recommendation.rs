@@ -27,6 +27,19 @@ pub enum Conclusion {
     FullRun,
 }
 
+impl Conclusion {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Clear => "clear",
+            Self::Leading => "leading",
+            Self::Reached => "reached",
+            Self::Infeasible => "infeasible",
+            Self::NotEnoughEvidence => "not_enough_evidence",
+            Self::FullRun => "full_run",
+        }
+    }
+}
+
 /// One ranked candidate under one purchase option, with all its repeats. Projections are for
 /// `projected_tokens`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

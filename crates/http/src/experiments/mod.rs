@@ -1,22 +1,20 @@
-//! Experiments: create, list, get, cancel; trials, recommendation, ledger. The comparison is in
-//! [`crate::experiments::comparison`].
+//! Experiments: create, get, cancel; trials, recommendation, ledger. Lists of them, comparisons, and how their answers
+//! grew have files of their own.
 
 pub(crate) mod additions;
 pub(crate) mod archive;
 pub(crate) mod changes;
 pub(crate) mod comparison;
 pub(crate) mod full_runs;
+pub(crate) mod lists;
+pub(crate) mod looks;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::ExperimentId;
-use bakeoff_domain::lifecycle::state::ExperimentState;
-use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::ExperimentSpec;
-use chrono::{DateTime, Utc};
-use rust_decimal::Decimal;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
@@ -31,14 +29,14 @@ use bakeoff_api::decisions::RecommendationView;
 use bakeoff_api::experiments::{CreatedExperiment, ExperimentView};
 use bakeoff_api::money::LedgerEntryView;
 use bakeoff_api::page::Page;
-use bakeoff_api::trials::TrialView;
+use bakeoff_api::trials::{AttemptOfTrial, TrialView};
 use bakeoff_process::clock::real_sleep;
 use bakeoff_service::app::App;
 use bakeoff_service::read;
 use bakeoff_service::replica::event_board::Topic;
 use bakeoff_service::use_cases::intake::{self, PreparedExperiment};
+use bakeoff_store::experiments::Experiment;
 use bakeoff_store::experiments::lifecycle::ExperimentCommand;
-use bakeoff_store::experiments::{Experiment, ExperimentFilter};
 use bakeoff_store::money::caps::Purchase;
 use bakeoff_store::money::ledger::LedgerRow;
 use bakeoff_store::requests::{Once, StoredReply};
@@ -243,106 +241,6 @@ fn replay(reply: StoredReply, fingerprint: &[u8], path: &str) -> Result<Response
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// State; repeat for several.
-    #[serde(default)]
-    state: Vec<ExperimentState>,
-    /// Part of the name, case-insensitive.
-    name_contains: Option<String>,
-    /// `team=legal`; repeat for several, which must all be there.
-    #[serde(default)]
-    label: Vec<String>,
-    /// An API key's id, a CI template's, or a pipeline's; `me` for the key of this request.
-    created_by: Option<String>,
-    /// A workload's name.
-    workload: Option<String>,
-    /// That a candidate runs on: `ml.g5.12xlarge`.
-    instance_type: Option<String>,
-    /// Dollars that are spent and settled.
-    #[param(value_type = Option<f64>)]
-    settled_usd_min: Option<Decimal>,
-    #[param(value_type = Option<f64>)]
-    settled_usd_max: Option<Decimal>,
-    /// `true`: only those in the archive; otherwise only the others.
-    archived: Option<bool>,
-    /// `true`: only those that were deleted and can be restored, archived or not.
-    deleted: Option<bool>,
-    created_after: Option<DateTime<Utc>>,
-    created_before: Option<DateTime<Utc>>,
-    /// `-created_at` (newest first, the default) or `created_at`.
-    sort: Option<String>,
-    /// 1 to 500; 50 when absent.
-    page_size: Option<u32>,
-    page_token: Option<String>,
-}
-
-impl ListParams {
-    fn filter(self) -> ExperimentFilter {
-        let states: Vec<String> = self
-            .state
-            .iter()
-            .map(|state| state.as_str().to_owned())
-            .collect();
-        ExperimentFilter {
-            states: (!states.is_empty()).then_some(states),
-            name_contains: self.name_contains,
-            labels: self.label,
-            created_by: self.created_by,
-            workload: self.workload,
-            instance_type: self.instance_type,
-            settled_usd_min: self.settled_usd_min.map(Usd),
-            settled_usd_max: self.settled_usd_max.map(Usd),
-            archived: self.archived.unwrap_or(false),
-            deleted: self.deleted.unwrap_or(false),
-            created_after: self.created_after,
-            created_before: self.created_before,
-        }
-    }
-}
-
-/// List experiments
-#[utoipa::path(get, path = "/v1/experiments", operation_id = "listExperiments", tag = "experiments", params(ListParams),
-    responses((status = 200, description = "A page, newest first", body = Page<ExperimentView>), Problems))]
-pub(crate) async fn list(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Result<Response, Problem> {
-    let newest_first = match params.sort.as_deref() {
-        None | Some("-created_at") => true,
-        Some("created_at") => false,
-        Some(_) => return Err(page::parameter("sort", "must be created_at or -created_at")),
-    };
-    if let Some(label) = params.label.iter().find(|label| !label.contains('=')) {
-        let detail = format!("`{label}` has no value: write name=value, as in label=team=legal");
-        return Err(page::parameter("label", detail));
-    }
-    let (page_size, page_token) = (params.page_size, params.page_token.clone());
-    let mut filter = params.filter();
-    if filter.created_by.as_deref() == Some("me") {
-        filter.created_by = Some(caller.key.to_string());
-    }
-    let tag = format!("{filter:?}{newest_first}");
-    let size = page::size(page_size)?;
-    let from = page::read_token(page_token.as_deref(), &tag)?;
-    let limit = i64::try_from(size + 1).unwrap_or(i64::MAX);
-    let rows = app
-        .store
-        .experiments(caller.project, &filter, newest_first, from, limit)
-        .await?;
-    heavy::json(page::cut(
-        rows,
-        size,
-        &tag,
-        |row| row.id.0,
-        read::experiment_view,
-    ))
-    .await
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
 pub(crate) struct WaitParams {
     /// Wait until the experiment has ended, or for this many seconds (at most 60).
     wait_seconds: Option<u64>,
@@ -448,6 +346,26 @@ pub(crate) async fn trials(
 ) -> Result<Response, Problem> {
     find(&app, caller, id).await?;
     let items = read::trial_views(&app.store, caller.project, id, app.clock.now()).await?;
+    heavy::json(Page {
+        items,
+        next_page_token: None,
+    })
+    .await
+}
+
+/// Attempts of an experiment
+///
+/// Every job of its trials, with its phases and interruptions, in the order of the specification: where the hours went.
+#[utoipa::path(get, path = "/v1/experiments/{experiment_id}/attempts", operation_id = "listExperimentAttempts", tag = "experiments",
+    params(("experiment_id" = ExperimentId, Path)),
+    responses((status = 200, description = "All attempts of all trials", body = Page<AttemptOfTrial>), Problems))]
+pub(crate) async fn attempts(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id<ExperimentId>,
+) -> Result<Response, Problem> {
+    let experiment = find(&app, caller, id).await?;
+    let items = read::attempts(&app.store, &experiment, app.clock.now()).await?;
     heavy::json(Page {
         items,
         next_page_token: None,

@@ -17,7 +17,7 @@ use crate::plumbing::problem::{Problem, Problems};
 use bakeoff_api::doctor::{CheckView, Checkup};
 use bakeoff_service::app::{App, Place};
 use bakeoff_service::use_cases::doctor;
-use bakeoff_store::experiments::ExperimentFilter;
+use bakeoff_store::experiments::lists::{ExperimentFilter, PageOf};
 
 /// Each costs some calls to AWS.
 const NAMED_MAX: usize = 10;
@@ -182,7 +182,7 @@ async fn usual(
     let all = ExperimentFilter::default();
     let newest = app
         .store
-        .experiments(caller.project, &all, true, None, LOOKED_AT)
+        .experiments(caller.project, &all, PageOf::newest(LOOKED_AT))
         .await?;
     let of_region = newest
         .into_iter()

@@ -5,9 +5,10 @@ use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::dashboard;
 use crate::plumbing::extract::Params;
 use crate::plumbing::problem::{Problem, Problems};
-use bakeoff_api::operations::{Health, TaskHealth};
+use bakeoff_api::operations::{DashboardBuild, Health, TaskHealth, Version};
 use bakeoff_service::app::App;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -32,6 +33,26 @@ fn healthy(tasks: Vec<TaskHealth>) -> Json<Health> {
     responses((status = 200, description = "Alive", body = Health), Problems))]
 pub(crate) async fn livez() -> Json<Health> {
     healthy(Vec::new())
+}
+
+/// What this is
+///
+/// The program's version, whether its dashboard was built in, and the time on its clock: in a simulation that is not the
+/// time of whoever asks.
+#[utoipa::path(get, path = "/v1/version", operation_id = "getVersion", tag = "operations", security(()),
+    responses((status = 200, description = "The version", body = Version), Problems))]
+pub(crate) async fn version(State(app): State<App>) -> Json<Version> {
+    Json(Version {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        dashboard: if dashboard::is_built() {
+            DashboardBuild::Built
+        } else {
+            DashboardBuild::Missing
+        },
+        now: app.clock.now(),
+        clock_factor: app.clock.factor(),
+        regions: app.places.keys().cloned().collect(),
+    })
 }
 
 /// Whether the service is ready

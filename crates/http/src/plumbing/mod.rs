@@ -12,3 +12,4 @@ pub(crate) mod problem;
 pub(crate) mod request_id;
 pub(crate) mod server;
 pub(crate) mod table;
+pub(crate) mod web;

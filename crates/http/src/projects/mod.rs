@@ -1,6 +1,7 @@
 //! The caller's project: its budget, and how much of it is used.
 
 pub(crate) mod budgets;
+pub(crate) mod keys;
 pub(crate) mod spending;
 
 use axum::Json;

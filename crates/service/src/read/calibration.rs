@@ -16,8 +16,9 @@ use chrono::{DateTime, Utc};
 
 use crate::read::{Evidence, load_all, outcome};
 use bakeoff_api::calibration::Calibration;
+use bakeoff_store::experiments::Experiment;
+use bakeoff_store::experiments::lists::{ExperimentFilter, PageOf};
 use bakeoff_store::experiments::trials::Trial;
-use bakeoff_store::experiments::{Experiment, ExperimentFilter};
 use bakeoff_store::series::Series;
 use bakeoff_store::{Store, StoreError};
 
@@ -32,7 +33,7 @@ pub async fn of_project(
 ) -> Result<Calibration, StoreError> {
     let filter = ExperimentFilter::default();
     let experiments = store
-        .experiments(project, &filter, true, None, EXPERIMENTS)
+        .experiments(project, &filter, PageOf::newest(EXPERIMENTS))
         .await?;
     let evidence = load_all(store, &experiments).await?;
     let mut scores = Vec::new();

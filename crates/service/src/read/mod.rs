@@ -9,16 +9,16 @@ pub mod figures;
 pub mod gate;
 mod rows;
 pub mod sent;
+mod trials;
 
 pub use convergence::curves;
+pub use trials::{attempts, trial_view, trial_views};
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::spot;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::steady::Steady;
-use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::full_run;
@@ -27,20 +27,20 @@ use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::{Ranked, Recommendation};
 use bakeoff_domain::ranking::start::{self, Start};
-use bakeoff_domain::sagemaker::phase::JobPhase;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{PurchaseOption, StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::read::figures::Figures;
+use crate::read::trials::by_trial;
 use bakeoff_api::comparison::{Comparison, ComparisonRow, ComparisonTable};
 use bakeoff_api::experiments::ExperimentView;
-use bakeoff_api::trials::{AttemptView, TrialView};
+use bakeoff_api::looks::{RaceView, RacerView};
 use bakeoff_store::experiments::Experiment;
 use bakeoff_store::experiments::race::{Judged, Verdict};
 use bakeoff_store::experiments::runs::Run;
-use bakeoff_store::experiments::trials::{Attempt, ShownTrial, Trial};
+use bakeoff_store::experiments::trials::{Attempt, Trial};
 use bakeoff_store::money::ledger::TrialCost;
 use bakeoff_store::{Store, StoreError};
 
@@ -99,14 +99,6 @@ async fn load_all(store: &Store, experiments: &[Experiment]) -> Result<Evidence,
         .map(|experiment| experiment.id.0)
         .collect();
     load(store, first.project_id, &ids).await
-}
-
-fn by_trial(attempts: Vec<Attempt>) -> BTreeMap<TrialId, Vec<Attempt>> {
-    let mut by_trial: BTreeMap<TrialId, Vec<Attempt>> = BTreeMap::new();
-    for attempt in attempts {
-        by_trial.entry(attempt.trial_id).or_default().push(attempt);
-    }
-    by_trial
 }
 
 impl Evidence {
@@ -282,7 +274,8 @@ pub async fn decide_again(
     if !is_readable {
         return Ok(None);
     }
-    ranking(store, &evidence, experiment, now).await.map(Some)
+    let standing = standing(store, &evidence, experiment, now).await?;
+    Ok(Some(ranking(standing, experiment)))
 }
 
 /// The ranking at current prices.
@@ -292,25 +285,21 @@ async fn decide(
     now: DateTime<Utc>,
 ) -> Result<Recommendation, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
-    ranking(store, &evidence, experiment, now).await
+    let standing = standing(store, &evidence, experiment, now).await?;
+    Ok(ranking(standing, experiment))
 }
 
-async fn ranking(
-    store: &Store,
-    evidence: &Evidence,
-    experiment: &Experiment,
-    now: DateTime<Utc>,
-) -> Result<Recommendation, StoreError> {
-    let TrialOutcomes { outcomes, tokens } = standing(store, evidence, experiment, now).await?;
+fn ranking(standing: TrialOutcomes, experiment: &Experiment) -> Recommendation {
+    let TrialOutcomes { outcomes, tokens } = standing;
     let objective = &experiment.resolved.spec().objective;
     let answer = Recommendation {
         evidence_sha256: Some(evidence_sha256(&outcomes, objective, tokens)),
         ..recommend(&outcomes, objective, tokens)
     };
-    Ok(match (&experiment.full_run, outcomes.first()) {
+    match (&experiment.full_run, outcomes.first()) {
         (Some(of), Some(outcome)) => full_run::report(of, outcome, answer),
         _ => answer,
-    })
+    }
 }
 
 /// The trial behind a ranked row, as it ran, with its request: of several repeats the one with the
@@ -343,17 +332,53 @@ pub async fn trial_behind(
     Ok(request.map(|request| (outcome, request)))
 }
 
-/// The trials to stop and to start now, by the experiment's policy. None while a plan is unreadable.
-pub async fn verdict(
+/// How the race stands now: the ranking, and the trials to stop and to start by the experiment's policy. None while
+/// a plan is unreadable.
+pub async fn look(
     store: &Store,
     experiment: &Experiment,
     now: DateTime<Utc>,
-) -> Result<Verdict, StoreError> {
+) -> Result<Option<(Recommendation, Verdict)>, StoreError> {
     let evidence = load(store, experiment.project_id, &[experiment.id.0]).await?;
     if !evidence.trials.iter().all(|trial| trial.is_readable) {
-        return Ok(Verdict::default());
+        return Ok(None);
     }
-    let TrialOutcomes { outcomes, tokens } = standing(store, &evidence, experiment, now).await?;
+    let standing = standing(store, &evidence, experiment, now).await?;
+    let verdict = verdict(&standing, experiment, now);
+    Ok(Some((ranking(standing, experiment), verdict)))
+}
+
+/// How the race went: the looks that were kept, and what became of each trial.
+pub async fn race(
+    store: &Store,
+    experiment: &Experiment,
+    now: DateTime<Utc>,
+) -> Result<RaceView, StoreError> {
+    let ids = [experiment.id.0];
+    let (looks, evidence) = tokio::try_join!(
+        store.looks(experiment.id),
+        load(store, experiment.project_id, &ids)
+    )?;
+    let racer = |trial: &Trial| RacerView {
+        trial_id: trial.id,
+        candidate: trial.plan.candidate.clone(),
+        instance_type: trial.plan.instance_type.clone(),
+        purchase_option: trial.plan.purchase_option,
+        state: trial.state,
+        reason: why(&evidence, trial).cloned(),
+        usd: rows::total_so_far(&evidence, trial, now),
+        ended_at: trial.ended_at,
+    };
+    Ok(RaceView {
+        experiment_id: experiment.id,
+        looks: looks.into_iter().map(Into::into).collect(),
+        trials: evidence.trials.iter().map(racer).collect(),
+    })
+}
+
+fn verdict(standing: &TrialOutcomes, experiment: &Experiment, now: DateTime<Utc>) -> Verdict {
+    let TrialOutcomes { outcomes, tokens } = standing;
+    let tokens = *tokens;
     let spec = experiment.resolved.spec();
     let objective = &spec.objective;
     let policy = spec.stopping_policy.unwrap_or(StoppingPolicy::Full);
@@ -362,7 +387,7 @@ pub async fn verdict(
         Some(Judged { trial, reason })
     };
     let stops = race::stops(
-        &outcomes,
+        outcomes,
         policy,
         objective,
         tokens,
@@ -375,7 +400,7 @@ pub async fn verdict(
         starts: Vec::new(),
         by_hand: false,
     };
-    for step in start::starts(&outcomes, objective, tokens, now) {
+    for step in start::starts(outcomes, objective, tokens, now) {
         let judged = judged(step.index, step.reason);
         let is_out = |one: &Judged| verdict.stops.iter().any(|stop| stop.trial == one.trial);
         match (step.start, judged.filter(|one| !is_out(one))) {
@@ -384,7 +409,7 @@ pub async fn verdict(
             (Start::Later, _) | (_, None) => (),
         }
     }
-    Ok(verdict)
+    verdict
 }
 
 fn outcomes(evidence: &Evidence, experiment: &Experiment, now: DateTime<Utc>) -> Vec<Outcome> {
@@ -486,92 +511,5 @@ pub fn experiment_view(experiment: Experiment) -> ExperimentView {
         revision: experiment.revision,
         created_at: experiment.created_at,
         ended_at: experiment.ended_at,
-    }
-}
-
-/// Trials of an experiment with their attempts, in two queries.
-pub async fn trial_views(
-    store: &Store,
-    project: ProjectId,
-    experiment: ExperimentId,
-    now: DateTime<Utc>,
-) -> Result<Vec<TrialView>, StoreError> {
-    let ids = [experiment.0];
-    let (trials, attempts) = tokio::try_join!(
-        store.heads(project, None, Some(experiment)),
-        store.attempts_of(&ids)
-    )?;
-    let mut attempts = by_trial(attempts);
-    let view = |trial: ShownTrial| {
-        let attempts = attempts.remove(&trial.id).unwrap_or_default();
-        trial_view(ShownTrial { attempts, ..trial }, now)
-    };
-    Ok(trials.into_iter().map(view).collect())
-}
-
-/// The API's view of a trial.
-pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
-    let attempts = std::mem::take(&mut trial.attempts);
-    TrialView {
-        attempts: attempts
-            .into_iter()
-            .map(|attempt| attempt_view(&trial, attempt, now))
-            .collect(),
-        id: trial.id,
-        experiment_id: trial.experiment_id,
-        state: trial.state,
-        reason: trial.reason,
-        plan: trial.plan.map(Into::into),
-        retry_of: trial.retry_of,
-        created_at: trial.created_at,
-        ended_at: trial.ended_at,
-    }
-}
-
-/// The cost of the work that an interruption would undo now; `None` unless on spot and training.
-fn at_risk_usd(trial: &ShownTrial, attempt: &Attempt, now: DateTime<Utc>) -> Option<Usd> {
-    let is_at_risk =
-        trial.is_spot && !attempt.phase.is_over() && attempt.job_phase() == JobPhase::Training;
-    let since = attempt.training_since.filter(|_| is_at_risk)?;
-    let at_risk = spot::at_risk(
-        since,
-        attempt.checkpoint_at,
-        trial.checkpoint_seconds,
-        trial.instance_count,
-        attempt.usd_per_hour,
-        now,
-    );
-    Some(at_risk.usd)
-}
-
-fn attempt_view(trial: &ShownTrial, attempt: Attempt, now: DateTime<Utc>) -> AttemptView {
-    let seconds = |value: Option<i64>| value.and_then(|seconds| u64::try_from(seconds).ok());
-    let saved = seconds(attempt.training_seconds)
-        .zip(seconds(attempt.billable_seconds))
-        .filter(|_| trial.is_spot);
-    AttemptView {
-        interruptions: spot::interruptions(&attempt.transitions)
-            .into_iter()
-            .map(Into::into)
-            .collect(),
-        savings_percent: saved.and_then(|(trained, billed)| spot::savings_percent(trained, billed)),
-        checkpoint_at: attempt.checkpoint_at,
-        at_risk_usd: at_risk_usd(trial, &attempt, now),
-        id: attempt.id,
-        number: attempt.number,
-        job_name: attempt.job_name,
-        state: attempt.phase.state(),
-        job_status: attempt.job_status,
-        secondary_status: attempt.secondary_status,
-        failure_reason: attempt.failure_reason,
-        usd_per_hour: attempt.usd_per_hour,
-        price_id: attempt.price_id,
-        training_seconds: attempt.training_seconds,
-        billable_seconds: attempt.billable_seconds,
-        billing_estimated: attempt.billing_estimated,
-        transitions: attempt.transitions.into_iter().map(Into::into).collect(),
-        planned_at: attempt.planned_at,
-        started_at: attempt.started_at,
-        ended_at: attempt.ended_at,
     }
 }

@@ -1,5 +1,5 @@
-//! The racer: looks at running experiments every two minutes, stops the trials that can no longer
-//! change the answer or have said what they can, and lets those start whose figure is worth it.
+//! The racer: looks at running experiments every two minutes, keeps how they stand, stops the trials that
+//! can no longer change the answer or have said what they can, and lets those start whose figure is worth it.
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use chrono::TimeDelta;
@@ -41,7 +41,10 @@ async fn judge(app: &App, project: ProjectId, id: ExperimentId) -> Result<usize,
         return Ok(0);
     };
     let now = app.clock.now();
-    let verdict = read::verdict(&app.store, &experiment, now).await?;
+    let Some((answer, verdict)) = read::look(&app.store, &experiment, now).await? else {
+        return Ok(0);
+    };
+    app.store.keep_look(id, &answer, now).await?;
     if verdict.is_empty() {
         return Ok(0);
     }

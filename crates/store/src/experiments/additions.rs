@@ -5,7 +5,7 @@ use bakeoff_domain::event::{Change, Event};
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::ids::{ExperimentId, ProjectId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::spec::{ExperimentSpec, StoppingPolicy};
+use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -194,8 +194,6 @@ async fn revive(
     new: Addition<'_>,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let is_judged =
-        new.spec.stopping_policy.unwrap_or(StoppingPolicy::Full) != StoppingPolicy::Full;
     sqlx::query!(
         r#"UPDATE experiments SET state = 'running', ended_at = NULL, archived_at = NULL, revision = revision + 1, spec = $2,
                   findings = $3, race_due_at = $4
@@ -203,7 +201,7 @@ async fn revive(
         id.0,
         stored::write(new.spec)?,
         stored::write(&new.findings.to_vec())?,
-        is_judged.then_some(now),
+        now,
     )
     .execute(tx)
     .await?;

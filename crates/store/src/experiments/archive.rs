@@ -168,6 +168,9 @@ impl Store {
         sqlx::query!("DELETE FROM post_mortems WHERE experiment_id = $1", id.0)
             .execute(&mut *tx)
             .await?;
+        sqlx::query!("DELETE FROM race_looks WHERE experiment_id = $1", id.0)
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(true)
     }

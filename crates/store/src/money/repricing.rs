@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::account::Account;
 use crate::error::found_one;
 use crate::events::{self, EventSubject};
+use crate::experiments::looks;
 use crate::money::bill;
 use crate::money::budget::{self, Booking};
 use crate::money::ledger::{self, Entry};
@@ -245,7 +246,7 @@ impl Store {
         bill::lock(&mut tx, experiment).await?;
         let corrections = corrections(&mut tx, dependent, changes).await?;
         let is_decided_anew = match revision {
-            Some(revision) => replace(&mut tx, experiment, revision).await?,
+            Some(revision) => replace(&mut tx, experiment, revision, now).await?,
             None => false,
         };
         if corrections.is_empty() && !is_decided_anew {
@@ -394,6 +395,7 @@ async fn replace(
     tx: &mut PgConnection,
     experiment: ExperimentId,
     revision: Revision<'_>,
+    now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let stored = sqlx::query_scalar!(
         "SELECT recommendation FROM experiments WHERE id = $1",
@@ -413,9 +415,10 @@ async fn replace(
         experiment.0,
         stored::write(revision.after)?
     )
-    .execute(tx)
+    .execute(&mut *tx)
     .await?;
     found_one(&done, "experiments", experiment)?;
+    looks::write_standing(tx, experiment, revision.after, now).await?;
     Ok(true)
 }
 

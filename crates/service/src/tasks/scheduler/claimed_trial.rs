@@ -454,17 +454,18 @@ impl ClaimedTrial<'_> {
 
     /// Sends the stop. When an endpoint's deletion was asked for is written before, because a crash must not lose it,
     /// and after: a process that stood still in between sent it later, and until then it was billed. What was not
-    /// carried out ends nothing: then it is as it was before.
+    /// carried out ends nothing: then it is as it was before. Once AWS has said that it is gone, asking again does not
+    /// move its end.
     async fn send_stop(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let App { store, clock, .. } = self.app;
         let kind = self.trial.kind;
-        let is_endpoint = kind == JobKind::Endpoint;
-        if is_endpoint {
+        let may_end_it = kind == JobKind::Endpoint && attempt.absent == 0;
+        if may_end_it {
             let asked_at = Some(clock.now());
             store.asks_deletion(attempt.id, asked_at).await?;
         }
         let reply = self.app.place.aws.stop(kind, &attempt.job_name).await;
-        if is_endpoint {
+        if may_end_it {
             let asked_at = match &reply {
                 Ok(()) | Err(AwsError::Unknown(_)) => Some(clock.now()),
                 Err(_) => attempt.delete_asked_at,
@@ -478,6 +479,7 @@ impl ClaimedTrial<'_> {
     /// over.
     async fn stop(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
         let mut at = now + decide::STOP_TAKES;
+        let mut is_gone = false;
         if !self.app.fence.may_stop(now) {
             at = now + self.app.settings.policy.poll;
             tracing::error!(
@@ -487,6 +489,7 @@ impl ClaimedTrial<'_> {
         } else if let Err(error) = self.send_stop(attempt).await? {
             tracing::info!(%error, job = attempt.job_name, "stop not accepted; retrying");
             at = now + self.app.settings.policy.poll / 2;
+            is_gone = matches!(error, AwsError::NotFound(_));
             self.tell_stop_refusal(attempt, &error, now).await?;
         } else if self.trial.kind == JobKind::Endpoint {
             // SageMaker tells when its deletion began only while that lasts.
@@ -494,6 +497,7 @@ impl ClaimedTrial<'_> {
         }
         // No answer says nothing against what earlier looks found.
         let absent = match self.seen {
+            _ if is_gone => attempt.absent + 1,
             Look::NoAnswer(_) => attempt.absent,
             Look::NotLooked | Look::Absent | Look::Job(_) => 0,
         };

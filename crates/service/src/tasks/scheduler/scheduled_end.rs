@@ -187,7 +187,7 @@ impl ClaimedTrial<'_> {
     }
 
     /// When an endpoint began to be billed: of one whose creation nobody confirmed, if AWS has ended it since, when it
-    /// was planned.
+    /// was planned, or as long before its end as is reserved: no create was sent before its end was scheduled.
     pub(super) fn billed_from(
         &self,
         attempt: &Attempt,
@@ -199,8 +199,8 @@ impl ClaimedTrial<'_> {
             }
             AttemptPhase::Running | AttemptPhase::Over(_) => None,
         };
-        attempt
-            .started_at
-            .or_else(|| unconfirmed.map(|_| attempt.planned_at))
+        let longest = i64::try_from(self.trial.billed_seconds_max).unwrap_or_default();
+        let earliest = |end| attempt.planned_at.max(end - TimeDelta::seconds(longest));
+        attempt.started_at.or_else(|| unconfirmed.map(earliest))
     }
 }

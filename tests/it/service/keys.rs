@@ -1,0 +1,222 @@
+//! API keys over the API: made, listed, replaced and revoked by admins; and links that log in once.
+
+use bakeoff_api::keys::{CreatedKey, KeyView, Whoami};
+use bakeoff_api::sessions::LoginLink;
+use bakeoff_service::auth::keys::Role;
+use reqwest::header::{CACHE_CONTROL, COOKIE, SET_COOKIE};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::support::TestApp;
+
+async fn made(test: &TestApp, name: &str, role: &str) -> CreatedKey {
+    let (status, answer) = test
+        .post("/v1/keys", &json!({"name": name, "role": role}))
+        .await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    serde_json::from_value(answer).unwrap()
+}
+
+async fn keys(test: &TestApp) -> Vec<KeyView> {
+    test.page("/v1/keys").await
+}
+
+/// What the API says to a key that asks who it is. Keys are remembered for a second.
+async fn status_of(test: &TestApp, key: &str) -> StatusCode {
+    let mut status = StatusCode::OK;
+    for _ in 0..20 {
+        status = test
+            .send(test.request(Method::GET, "/v1/whoami", key))
+            .await
+            .0;
+        if status != StatusCode::OK {
+            break;
+        }
+        bakeoff_process::clock::real_sleep(std::time::Duration::from_millis(100)).await;
+    }
+    status
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_admin_makes_keys_that_are_shown_once(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let new = made(&test, " notebook of Ada ", "editor").await;
+    assert_eq!(
+        (new.key.name.as_str(), new.key.role.as_str()),
+        ("notebook of Ada", "editor")
+    );
+    let who: Whoami = {
+        let asked = test.request(Method::GET, "/v1/whoami", &new.api_key);
+        serde_json::from_value(test.send(asked).await.1).unwrap()
+    };
+    assert_eq!((who.key.id, who.project_id), (new.key.id, test.project));
+    let listed = test.get("/v1/keys").await.to_string();
+    let secret = new.api_key.rsplit('_').next().unwrap();
+    assert!(
+        listed.contains("notebook of Ada") && !listed.contains(secret),
+        "{listed}"
+    );
+    let refused = test
+        .post(
+            "/v1/keys",
+            &json!({"name": "", "role": "viewer", "expires_in_days": 0}),
+        )
+        .await;
+    assert_eq!(refused.0, StatusCode::UNPROCESSABLE_ENTITY);
+    let pointers: Vec<&Value> = refused.1["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["pointer"])
+        .collect();
+    assert_eq!(pointers, ["/name", "/expires_in_days"]);
+}
+
+#[sqlx::test(migrations = false)]
+async fn only_admins_see_and_make_keys_and_only_of_their_project(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let editor = test.key(test.project, Role::Editor).await;
+    for (method, path) in [
+        (Method::GET, "/v1/keys".to_owned()),
+        (Method::POST, "/v1/keys".to_owned()),
+        (
+            Method::DELETE,
+            format!("/v1/keys/{}", keys(&test).await[0].id),
+        ),
+    ] {
+        let asked = test
+            .request(method, &path, &editor)
+            .json(&json!({"name": "x", "role": "admin"}));
+        assert_eq!(test.send(asked).await.0, StatusCode::FORBIDDEN, "{path}");
+    }
+    let stranger = test.key(test.other_project().await, Role::Admin).await;
+    let own = keys(&test).await[0].id;
+    let asked = test.request(Method::DELETE, &format!("/v1/keys/{own}"), &stranger);
+    assert_eq!(test.send(asked).await.0, StatusCode::NOT_FOUND);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_revoked_key_is_refused_and_the_last_admins_is_kept(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let new = made(&test, "gone soon", "viewer").await;
+    let (status, revoked) = test.delete(&format!("/v1/keys/{}", new.key.id)).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(!revoked["revoked_at"].is_null());
+    assert_eq!(
+        status_of(&test, &new.api_key).await,
+        StatusCode::UNAUTHORIZED
+    );
+    let own = keys(&test)
+        .await
+        .into_iter()
+        .find(|key| key.role == "admin")
+        .unwrap()
+        .id;
+    let (status, problem) = test.delete(&format!("/v1/keys/{own}")).await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::CONFLICT, &json!("last_admin_key"))
+    );
+    // Two admins who revoke each other's key at once leave one.
+    let second = made(&test, "second", "admin").await;
+    let (first_path, path) = (
+        format!("/v1/keys/{}", second.key.id),
+        format!("/v1/keys/{own}"),
+    );
+    let one = test.delete(&first_path);
+    let other = test.send(test.request(Method::DELETE, &path, &second.api_key));
+    tokio::join!(one, other);
+    let living = keys(&test)
+        .await
+        .into_iter()
+        .filter(|key| key.role == "admin" && key.revoked_at.is_none());
+    assert_eq!(living.count(), 1);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_key_is_replaced_by_one_of_its_name_and_role(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let old = made(&test, "ci", "editor").await;
+    let path = format!("/v1/keys/{}/rotate", old.key.id);
+    let (status, with_overlap) = test.post(&path, &json!({"overlap_hours": 2})).await;
+    assert_eq!(status, StatusCode::CREATED, "{with_overlap}");
+    assert_eq!(
+        (&with_overlap["name"], &with_overlap["role"]),
+        (&json!("ci"), &json!("editor"))
+    );
+    let both_live = test
+        .send(test.request(Method::GET, "/v1/whoami", &old.api_key))
+        .await;
+    assert_eq!(both_live.0, StatusCode::OK);
+    assert!(!both_live.1["key"]["expires_at"].is_null());
+    let (status, _) = test.post(&path, &json!({})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    assert_eq!(
+        status_of(&test, &old.api_key).await,
+        StatusCode::UNAUTHORIZED
+    );
+    let (status, problem) = test.post(&path, &json!({})).await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::CONFLICT, &json!("key_is_over"))
+    );
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_login_link_logs_in_once(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let viewer = test.key(test.project, Role::Viewer).await;
+    let asked = test
+        .request(Method::POST, "/v1/login-links", &viewer)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(asked.headers()[CACHE_CONTROL], "no-store");
+    let link: LoginLink = asked.json().await.unwrap();
+    let token = link.path.strip_prefix("/#login=").unwrap().to_owned();
+    let log_in = || {
+        let url = format!("{}/v1/sessions", test.url);
+        test.client
+            .post(url)
+            .json(&json!({"login_token": token}))
+            .send()
+    };
+    let first = log_in().await.unwrap();
+    assert_eq!(first.status(), StatusCode::CREATED);
+    let cookie = first.headers()[SET_COOKIE]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let who = test
+        .client
+        .get(format!("{}/v1/whoami", test.url))
+        .header(COOKIE, cookie);
+    let who: Whoami = who.send().await.unwrap().json().await.unwrap();
+    assert_eq!(who.key.role, "viewer");
+    assert_eq!(log_in().await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    // One that is too old, too.
+    let asked = test
+        .request(Method::POST, "/v1/login-links", &viewer)
+        .send()
+        .await
+        .unwrap();
+    let old: LoginLink = asked.json().await.unwrap();
+    sqlx::query("UPDATE login_links SET ends_at = now() - interval '1 minute'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let token = old.path.strip_prefix("/#login=").unwrap();
+    let url = format!("{}/v1/sessions", test.url);
+    let late = test
+        .client
+        .post(url)
+        .json(&json!({"login_token": token}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(late.status(), StatusCode::UNAUTHORIZED);
+}
