@@ -455,11 +455,12 @@ impl ClaimedTrial<'_> {
     /// Sends the stop. When an endpoint's deletion was asked for is written before, because a crash must not lose it,
     /// and after: a process that stood still in between sent it later, and until then it was billed. What was not
     /// carried out ends nothing: then it is as it was before. Once AWS has said that it is gone, asking again does not
-    /// move its end.
+    /// move its end, where one is known: AWS may also not show yet what it has created.
     async fn send_stop(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let App { store, clock, .. } = self.app;
         let kind = self.trial.kind;
-        let may_end_it = kind == JobKind::Endpoint && attempt.absent == 0;
+        let is_known = attempt.absent > 0 && attempt.delete_asked_at.is_some();
+        let may_end_it = kind == JobKind::Endpoint && !is_known;
         if may_end_it {
             let asked_at = Some(clock.now());
             store.asks_deletion(attempt.id, asked_at).await?;
