@@ -172,12 +172,13 @@ fn report(
     }
 }
 
-/// A race of days, so that one is running while the dashboard is looked at: a quarter of an hour of real time.
-fn live_race(stack: &Stack) -> Result<(), String> {
+/// Trials of days that all run to their end, so that something runs while the dashboard is looked at: a quarter of an hour
+/// of real time.
+fn live_trials(stack: &Stack) -> Result<(), String> {
     let text = fs::read_to_string(root().join(EXAMPLES[0])).map_err(|error| error.to_string())?;
     let mut spec: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     spec["name"] = json!("hebrew-live");
-    spec["stopping_policy"] = json!("race");
+    spec["stopping_policy"] = json!("full");
     spec["workload"]["trial_tokens"] = json!(60_000_000_000_u64);
     spec["workload"]["total_tokens"] = json!(120_000_000_000_u64);
     spec["max_runtime_seconds"] = json!(20 * 24 * 3600);
@@ -188,12 +189,12 @@ fn live_race(stack: &Stack) -> Result<(), String> {
 
 /// Keeps everything running for inspection, until Ctrl-C.
 fn stay(stack: &Stack, interrupted: &AtomicBool) {
-    if let Err(error) = live_race(stack) {
-        eprintln!("The race to look at did not start: {error}");
+    if let Err(error) = live_trials(stack) {
+        eprintln!("The trials to look at did not start: {error}");
     }
     match stack.post("/v1/login-links", &json!({})) {
         Ok(link) => println!(
-            "\nThe dashboard, with a race that is still running (this link logs in once, within ten minutes):\n  {}{}",
+            "\nThe dashboard, with trials that are still running (this link logs in once, within ten minutes):\n  {}{}",
             stack.url,
             link["path"].as_str().unwrap_or_default()
         ),
