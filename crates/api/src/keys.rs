@@ -1,4 +1,4 @@
-//! API views of API keys. A key's secret is shown once, to whoever made it.
+//! API views of API keys. A key's secret is shown only once, when the key is created.
 
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_store::keys::ListedKey;

@@ -112,12 +112,12 @@ pub enum Keep {
     Answer,
 }
 
-/// What is spent on an answer's trials so far; nothing where it was not counted yet.
+/// Dollars spent so far on the trials behind an answer; zero in answers from before this was counted.
 pub fn spent(answer: &Recommendation) -> Usd {
     answer.spend.as_ref().map_or(Usd::ZERO, |spend| spend.usd)
 }
 
-/// What of a look is worth keeping.
+/// Decides how much of a look to keep.
 pub fn keep(last: Option<&LastLook>, now: &Recommendation) -> Keep {
     let Some(last) = last else {
         return Keep::Answer;

@@ -377,7 +377,7 @@ impl Store {
     }
 }
 
-/// What was found of ids, in their order.
+/// Puts the rows that were found into the order of their ids.
 fn in_order<T>(ids: &[Uuid], found: Vec<T>, id: impl Fn(&T) -> Uuid) -> Vec<T> {
     let mut by_id: HashMap<Uuid, T> = found.into_iter().map(|one| (id(&one), one)).collect();
     ids.iter().filter_map(|id| by_id.remove(id)).collect()
