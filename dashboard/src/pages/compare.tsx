@@ -3,9 +3,10 @@
 import type { ComponentChildren } from "preact";
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
-import { Curves, type LossBy } from "../charts/charts";
+import { Curves } from "../charts/charts";
+import { CurvePicker, chosenCurve } from "../charts/picker";
 import { count, rate, seconds, speed, usd, words } from "../format";
-import { address, setParameter } from "../state";
+import { address } from "../state";
 import { Empty, Figure, Link, Loaded, Section, Source, State } from "../ui/parts";
 
 type Row = Schemas["ComparisonRow"];
@@ -27,9 +28,6 @@ const LINES: readonly { head: string; of: (row: Row) => ComponentChildren; text:
   { head: "price", isSetting: true, of: (row) => `${rate(row.usd_per_hour)} an hour`, text: (row) => String(row.usd_per_hour) },
 ];
 
-const AXES: readonly LossBy[] = ["usd", "hours", "step", "tokens"];
-const METRICS = ["train_loss", "validation_loss", "tokens_per_second"];
-
 export function Compare() {
   const parameters = address.value.searchParams;
   const asked = { experiment_id: parameters.getAll("experiment"), trial_id: parameters.getAll("trial"), run_id: parameters.getAll("run") };
@@ -43,9 +41,7 @@ export function Compare() {
 }
 
 function Chosen({ asked }: { asked: { experiment_id: string[]; trial_id: string[]; run_id: string[] } }) {
-  const parameters = address.value.searchParams;
-  const metric = METRICS.find((one) => one === parameters.get("metric")) ?? "train_loss";
-  const by = AXES.find((one) => one === parameters.get("by")) ?? "hours";
+  const { metric, by } = chosenCurve("hours");
   const query = new URLSearchParams(Object.entries(asked).flatMap(([name, ids]) => ids.map((id) => [name, id])));
   const table = useQuery(`comparison ${query}`, () => data(client.GET("/v1/comparison", { params: { query: asked } })), 15);
   const curves = useQuery(`curves ${query} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: { ...asked, metric } } })), 30);
@@ -57,24 +53,7 @@ function Chosen({ asked }: { asked: { experiment_id: string[]; trial_id: string[
         </Loaded>
       </Section>
       <Section title={words(metric)} aside={<Source path={`/v1/convergence?${query}&metric=${metric}`} csv />}>
-        <div class="filters">
-          <label>
-            metric{" "}
-            <select value={metric} onChange={(event) => setParameter("metric", event.currentTarget.value)}>
-              {METRICS.map((one) => (
-                <option value={one}>{words(one)}</option>
-              ))}
-            </select>
-          </label>
-          <label>
-            against{" "}
-            <select value={by} onChange={(event) => setParameter("by", event.currentTarget.value)}>
-              {AXES.map((one) => (
-                <option value={one}>{one === "usd" ? "dollars" : one}</option>
-              ))}
-            </select>
-          </label>
-        </div>
+        <CurvePicker metric={metric} by={by} />
         <Loaded query={curves}>
           {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={[]} metric={metric} by={by} /> : <Empty what={`None of them has reported ${words(metric)}.`} />)}
         </Loaded>

@@ -2,7 +2,8 @@
 
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
-import { Burn, Curves, Forest, Funnel, Gantt, Pareto, type LossBy } from "../charts/charts";
+import { Burn, Curves, Forest, Funnel, Gantt, Pareto } from "../charts/charts";
+import { CurvePicker, chosenCurve } from "../charts/picker";
 import { hours, odds, rate, speed, usd, words } from "../format";
 import { heldOver, phasesOf, standingsOf } from "../shape";
 import { address, go, setParameter } from "../state";
@@ -360,35 +361,13 @@ function Race({ answer, id, every, names }: { answer: Schemas["RecommendationVie
   );
 }
 
-const METRICS = ["train_loss", "validation_loss", "tokens_per_second"] as const;
-const AXES: readonly LossBy[] = ["usd", "hours", "step", "tokens"];
-
 function Loss({ id, every, names }: { id: string; every: number; names: readonly string[] }) {
-  const parameters = address.value.searchParams;
-  const metric = METRICS.find((one) => one === parameters.get("metric")) ?? "train_loss";
-  const by = AXES.find((one) => one === parameters.get("by")) ?? "usd";
+  const { metric, by } = chosenCurve("usd");
   const query = { experiment_id: [id], metric };
   const curves = useQuery(`curves ${id} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: query as never } })), every);
   return (
     <Section title="What quality costs" aside={<Source path={`/v1/convergence?experiment_id=${id}&metric=${metric}`} csv />}>
-      <div class="filters">
-        <label>
-          metric{" "}
-          <select value={metric} onChange={(event) => setParameter("metric", event.currentTarget.value)}>
-            {METRICS.map((one) => (
-              <option value={one}>{words(one)}</option>
-            ))}
-          </select>
-        </label>
-        <label>
-          against{" "}
-          <select value={by} onChange={(event) => setParameter("by", event.currentTarget.value)}>
-            {AXES.map((one) => (
-              <option value={one}>{one === "usd" ? "dollars" : one}</option>
-            ))}
-          </select>
-        </label>
-      </div>
+      <CurvePicker metric={metric} by={by} />
       <Loaded query={curves}>
         {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={names} metric={metric} by={by} /> : <Empty what={`No trial has reported ${words(metric)}.`} />)}
       </Loaded>

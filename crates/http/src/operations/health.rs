@@ -37,8 +37,8 @@ pub(crate) async fn livez() -> Json<Health> {
 
 /// What this is
 ///
-/// The program's version, whether its dashboard was built in, and the time on its clock: in a simulation that is not the
-/// time of whoever asks.
+/// The program's version, whether its dashboard was built in, and the time on its clock, which differs from the caller's
+/// in a simulation.
 #[utoipa::path(get, path = "/v1/version", operation_id = "getVersion", tag = "operations", security(()),
     responses((status = 200, description = "The version", body = Version), Problems))]
 pub(crate) async fn version(State(app): State<App>) -> Json<Version> {

@@ -177,7 +177,7 @@ pub(crate) async fn rotate(
 /// Revoke an API key
 ///
 /// It is refused from now on, and sessions that were begun with it end. Safe to repeat. The last admin's key is kept:
-/// without one, nobody could grant access but on the host. Needs the role admin.
+/// without it, only someone on the host could grant access. Needs the role admin.
 #[utoipa::path(delete, path = "/v1/keys/{key_id}", operation_id = "revokeKey", tag = "projects",
     params(("key_id" = ApiKeyId, Path)),
     responses((status = 200, description = "Revoked", body = KeyView), Problems))]
