@@ -5,6 +5,9 @@
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sagemaker::Client;
+use aws_sdk_sagemaker::config::interceptors::BeforeTransmitInterceptorContextRef;
+use aws_sdk_sagemaker::config::{ConfigBag, Intercept, RuntimeComponents};
+use aws_sdk_sagemaker::error::BoxError;
 use aws_sdk_sagemaker::operation::describe_endpoint::DescribeEndpointOutput;
 use aws_sdk_sagemaker::types::{
     ContainerDefinition, EndpointSortKey, EndpointStatus, EndpointSummary, ModelCompressionType,
@@ -12,7 +15,9 @@ use aws_sdk_sagemaker::types::{
     ProductionVariantSummary, S3ModelDataSource, S3ModelDataType,
 };
 use aws_smithy_types::Blob;
-use bakeoff_domain::ports::{ANSWER_MAX, EndpointCall, Endpoints, JobPage, PageRequest};
+use bakeoff_domain::ports::{
+    ANSWER_MAX, ClaimHolds, EndpointCall, Endpoints, JobPage, PageRequest,
+};
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, VARIANT,
 };
@@ -21,10 +26,42 @@ use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobStatus, JobSummary, ObservedJob};
 use bakeoff_domain::spec::pipeline::endpoint::SmokeTest;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::convert::{int, moment, readable, sdk_moment, tags};
 use crate::error::classify;
 use crate::sagemaker::PAGE_SIZE;
+
+/// Keeps a request from being sent once its claim no longer holds. It is asked after the signature is made: a process
+/// that stands still between the two finds its claim gone, and one that stands still afterwards has a signature that AWS
+/// refuses after five minutes (IAM user guide, Signature Version 4).
+#[derive(Clone)]
+struct OnlyWhileHeld(ClaimHolds);
+
+impl fmt::Debug for OnlyWhileHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnlyWhileHeld")
+    }
+}
+
+impl Intercept for OnlyWhileHeld {
+    fn name(&self) -> &'static str {
+        "OnlyWhileHeld"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        if (self.0)() {
+            Ok(())
+        } else {
+            Err("not sent: another replica may hold the claim by now".into())
+        }
+    }
+}
 
 /// SageMaker's hosting in one region.
 #[derive(Debug, Clone)]
@@ -88,13 +125,15 @@ impl Endpoints for Hosting {
         call.send().await.map(drop).map_err(classify)
     }
 
-    async fn create(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+    async fn create(&self, call: EndpointCall<'_>, holds: ClaimHolds) -> Result<(), AwsError> {
         let sent = self
             .client
             .create_endpoint()
             .endpoint_name(call.endpoint)
             .endpoint_config_name(call.config)
-            .set_tags(tags(call.tags));
+            .set_tags(tags(call.tags))
+            .customize()
+            .interceptor(OnlyWhileHeld(holds));
         sent.send().await.map(drop).map_err(classify)
     }
 

@@ -2,6 +2,7 @@
 //! implements them with the AWS SDKs; the simulated region is reached through the same crate.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -84,6 +85,9 @@ pub struct EndpointCall<'a> {
     pub tags: &'a BTreeMap<String, String>,
 }
 
+/// Whether the claim on which a call is made still holds, asked right before the call leaves.
+pub type ClaimHolds = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Models, endpoint configurations and endpoints.
 #[async_trait]
 pub trait Endpoints: Send + Sync {
@@ -95,7 +99,9 @@ pub trait Endpoints: Send + Sync {
     ) -> Result<(), AwsError>;
     /// A configuration with one variant, whose model has the same name.
     async fn create_config(&self, name: &str, request: &EndpointRequest) -> Result<(), AwsError>;
-    async fn create(&self, call: EndpointCall<'_>) -> Result<(), AwsError>;
+    /// Refuses to send it once the claim no longer holds: unlike a job's, the name of an endpoint that is gone is free
+    /// again, and a create that stood still for hours would begin a second life.
+    async fn create(&self, call: EndpointCall<'_>, holds: ClaimHolds) -> Result<(), AwsError>;
     async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError>;
     /// Without its marker, which is a tag. What is not there any more is not found.
     async fn describe(&self, name: &str) -> Result<ObservedJob, AwsError>;

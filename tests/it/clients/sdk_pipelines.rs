@@ -4,6 +4,7 @@
 //! `registry`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bakeoff_domain::pipeline::tuning;
 use bakeoff_domain::ports::EndpointCall;
@@ -315,7 +316,11 @@ async fn endpoints_and_transforms_are_sent_as_the_sdk_sends_them() {
         config: "m-1",
         tags: &tags,
     };
-    ports.endpoints.create(call).await.unwrap();
+    ports
+        .endpoints
+        .create(call, Arc::new(|| true))
+        .await
+        .unwrap();
     let theirs = &all["deploy-endpoint"];
     assert_eq!(theirs["EndpointName"], "ep-1");
     assert_eq!(theirs.as_object().unwrap().len(), 3);

@@ -1,7 +1,12 @@
 //! The end of an endpoint at AWS where it comes too early, too late or not at all: after it was carried out, after a
 //! deletion that was refused, of a create that waited, and of a schedule that somebody has deleted.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use bakeoff_domain::endpoint::EndpointState;
+use bakeoff_domain::ports::EndpointCall;
+use bakeoff_domain::sagemaker::error::AwsError;
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
@@ -140,4 +145,36 @@ async fn a_schedule_that_is_gone_is_not_said_to_stand(pool: PgPool) {
     );
     assert_eq!(view.scheduled_end_at, None);
     assert!(view.absent_service_usd_per_day.is_some());
+}
+
+/// AWS has ended the endpoint, and its name is free again: a replica that stood still right before its create and lost
+/// its claim meanwhile begins no second life, whose bill nobody would expect.
+#[sqlx::test(migrations = false)]
+async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    let name = jobs(&test.record().await)[0]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    test.advance(WEEKEND).await;
+    let tags = BTreeMap::new();
+    let create = |holds: bool| {
+        let call = EndpointCall {
+            endpoint: &name,
+            config: &name,
+            tags: &tags,
+        };
+        test.ports.endpoints.create(call, Arc::new(move || holds))
+    };
+    let refused = create(false).await.unwrap_err();
+    assert!(
+        matches!(&refused, AwsError::Unknown(why) if why.contains("not sent")),
+        "{refused}"
+    );
+    assert_eq!(jobs(&test.record().await).len(), 1);
+    // It is the claim that keeps it back, and nothing at AWS.
+    create(true).await.unwrap();
+    assert_eq!(jobs(&test.record().await).len(), 2);
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ports::{EndpointCall, JobPage, PageRequest};
+use bakeoff_domain::ports::{ClaimHolds, EndpointCall, JobPage, PageRequest};
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, MARKER_TAG, ModelRequest, revision_name,
 };
@@ -52,7 +52,7 @@ fn visible_later(reply: Result<(), AwsError>) -> Result<(), AwsError> {
 impl Aws {
     /// Creates a job. The caller has already taken a permit from the limiter, so nothing here waits, except for
     /// the parts that come before.
-    pub async fn create(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
+    pub async fn create(&self, request: JobRequest<'_>, holds: ClaimHolds) -> Result<(), AwsError> {
         self.create_parts(request).await?;
         crash::point("before_create");
         let reply = match request {
@@ -69,7 +69,7 @@ impl Aws {
                     config: name,
                     tags,
                 };
-                visible_later(self.ports.endpoints.create(call).await)
+                visible_later(self.ports.endpoints.create(call, holds).await)
             }
         };
         crash::point("after_create");

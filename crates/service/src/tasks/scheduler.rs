@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bakeoff_domain::lifecycle::decide::{Look, Situation, decide, needs_look};
 use bakeoff_domain::lifecycle::queue::{self, Waiting};
+use bakeoff_domain::ports::ClaimHolds;
 use chrono::TimeDelta;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
@@ -134,7 +135,7 @@ async fn claim(app: &App, room: usize) -> Result<Vec<(Claimed, Stopwatch)>, Stor
 
 async fn work_logged(app: &App, trial: Claimed, claimed_at: Stopwatch) {
     let lease = app.settings.lease;
-    let held_since = HeldSince(Mutex::new(claimed_at));
+    let held_since = HeldSince(Arc::new(Mutex::new(claimed_at)));
     let pulse = Pulse::default();
     let work = AssertUnwindSafe(work(app, &trial, &held_since, &pulse).boxed()).catch_unwind();
     // If the lease expired, another replica would start the same work over, just as slowly, and
@@ -185,7 +186,8 @@ async fn admit(app: &App, room: usize) -> Result<Vec<Claimed>, StoreError> {
 }
 
 /// The time from which the lease on a trial is certain: its start, or the last renewal.
-struct HeldSince(Mutex<Stopwatch>);
+#[derive(Clone)]
+struct HeldSince(Arc<Mutex<Stopwatch>>);
 
 impl HeldSince {
     fn renewed(&self, at: Stopwatch) {
@@ -197,6 +199,12 @@ impl HeldSince {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .elapsed()
+    }
+
+    /// Whether the lease is certainly still ours, to be asked by a call right before it leaves.
+    fn holds(&self, lease: Duration) -> ClaimHolds {
+        let since = self.clone();
+        Arc::new(move || since.elapsed() < lease)
     }
 }
 

@@ -226,6 +226,7 @@ impl ClaimedTrial<'_> {
     async fn send(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let (marker, trial) = (attempt.id.to_string(), self.trial.id.to_string());
         let (aws, name) = (&self.app.place.aws, &attempt.job_name);
+        let holds = self.held_since.holds(self.app.settings.lease);
         let names = Names {
             job: name,
             marker: &marker,
@@ -244,13 +245,13 @@ impl ClaimedTrial<'_> {
                 if let Some(image) = &self.image {
                     request.image.clone_from(image);
                 }
-                aws.create(JobRequest::Training(&request)).await
+                aws.create(JobRequest::Training(&request), holds).await
             }
             JobRequest::Processing(_)
             | JobRequest::Tuning(_)
             | JobRequest::Transform(_)
             | JobRequest::Endpoint(_) => match attempt::of_step(job, names) {
-                Some(job) => aws.create(job.request()).await,
+                Some(job) => aws.create(job.request(), holds).await,
                 None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
             },
         })
