@@ -58,6 +58,12 @@ pub(super) struct Log {
     /// Seconds in the unit of the time since the start.
     #[serde(default)]
     pub(super) elapsed_unit: Option<f64>,
+    /// The time is that of this record alone: all are added up.
+    #[serde(default)]
+    pub(super) elapsed_of_each: bool,
+    /// How much is done, and of how much: before all of it is, the line says nothing that lasts.
+    #[serde(default, deserialize_with = "optional_pattern")]
+    done: Option<Regex>,
     /// The total of a progress bar: evaluations have bars of their own.
     #[serde(default, deserialize_with = "optional_pattern")]
     pub(super) total: Option<Regex>,
@@ -70,6 +76,14 @@ pub(super) struct Log {
     /// What names mean here and nowhere else. An empty name is left out.
     #[serde(default)]
     pub(super) names: BTreeMap<String, String>,
+}
+
+impl Log {
+    /// Whether a line is a progress bar on its way.
+    pub(super) fn is_under_way(&self, line: &str) -> bool {
+        let done = self.done.as_ref().and_then(|done| done.captures(line));
+        done.is_some_and(|done| done.get(1).map(|m| m.as_str()) != done.get(2).map(|m| m.as_str()))
+    }
 }
 
 fn compiled<E: serde::de::Error>(pattern: &str) -> Result<Regex, E> {

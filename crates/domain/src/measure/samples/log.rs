@@ -62,10 +62,14 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
     let mut others = 0_u64;
     let mut seen = OpenRecord {
         total: total(&text, log),
+        elapsed_before: log.elapsed_of_each.then_some(0.0),
         ..OpenRecord::default()
     };
     for (at, whole) in lines(&text) {
         let line = bare(whole);
+        if log.is_under_way(line) {
+            continue;
+        }
         let begins = log.block.as_ref().is_some_and(|block| block.is_match(line));
         if begins {
             seen.flush(&mut rows);
@@ -73,6 +77,7 @@ pub(super) fn rows(text: &str, report: &mut Report) -> Option<Rows<'static>> {
         seen.see(whole, log);
         if begins {
             seen.begun_at = Some(at);
+            seen.add(whole, log);
         } else if log.line.is_match(line) {
             seen.add(whole, log);
             if log.block.is_none() {
@@ -184,6 +189,8 @@ fn total(text: &str, log: &Log) -> Option<String> {
 struct OpenRecord {
     step: Option<f64>,
     elapsed: Option<Cell<'static>>,
+    /// Seconds of the records before, if each tells its own.
+    elapsed_before: Option<f64>,
     /// The last clock, on any line.
     clock: Option<String>,
     /// The total of the training's progress bar.
@@ -250,6 +257,12 @@ impl OpenRecord {
         if let Some(clock) = &self.clock {
             let clock = Cell::Text(Cow::Owned(clock.clone()));
             record.put(Cow::Borrowed("timestamp"), clock);
+        }
+        if let (Some(Cell::Number(elapsed)), Some(before)) =
+            (&mut self.elapsed, &mut self.elapsed_before)
+        {
+            *before += *elapsed;
+            *elapsed = *before;
         }
         if let Some(elapsed) = &self.elapsed {
             record.put(Cow::Borrowed("elapsed_seconds"), elapsed.clone());
