@@ -9,6 +9,7 @@
 mod bench;
 mod browser;
 mod chaos;
+mod client;
 mod dashboard;
 mod database;
 mod decisions;
@@ -72,6 +73,7 @@ cargo xtask COMMAND
   test                every test, linter and drift check (CI adds clippy)
   dashboard [--check] build the dashboard that the service embeds (or type-check and test it, too)
   browser             the dashboard in a real browser: journeys, accessibility, screenshots in target/dashboard
+  client              the Python client: linted, typed, tested on a real service; the example notebook from top to bottom
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
   rules [--check]     write (or check) docs/lint-rules.md and docs/metric-definitions.md
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
         Some("check") => test::check(),
         Some("test") => test::run(),
         Some("browser") => browser::run(&flags),
+        Some("client") => client::run(&flags),
         Some("dashboard") => dashboard::run(&flags),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),

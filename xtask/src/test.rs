@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, Config};
 
 use crate::process::{Scratch, build, cargo, compile, lock, program, run as run_program};
-use crate::{browser, dashboard, deploy, mutants, openapi, python, queries, rules, shapes, storm};
+use crate::{
+    browser, client, dashboard, deploy, mutants, openapi, python, queries, rules, shapes, storm,
+};
 
 pub(crate) fn run() -> Result<(), String> {
     // A second run would replace programs that the first is about to start.
@@ -43,6 +45,8 @@ pub(crate) fn run() -> Result<(), String> {
     storm::run(&["--seeds", "10"])?;
     step("dashboard in a browser");
     browser::run(&["--built"])?;
+    step("the Python client, and the example notebook");
+    client::run(&["--built"])?;
     step("docker/ and deploy/");
     deploy::run()?;
     println!("\nAll checks passed in {} s.", started.elapsed().as_secs());

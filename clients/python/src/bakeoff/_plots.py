@@ -1,0 +1,93 @@
+"""The charts of an experiment, by matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._errors import BakeoffError
+
+if TYPE_CHECKING:
+    from ._experiments import Experiment
+
+
+def draw(experiment: Experiment, kind: str, **options: Any) -> Any:
+    """Draw one of the charts; return matplotlib's axes."""
+    charts = {"cost": _cost, "loss": _loss, "speed": _speed, "race": _race}
+    if kind not in charts:
+        raise ValueError(f"no chart is called {kind!r}; there are {', '.join(charts)}")
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise BakeoffError("Charts need matplotlib: pip install 'bakeoff[plot]'") from error
+    axes = options.pop("ax", None) or plt.subplots(figsize=(8, 4.5))[1]
+    charts[kind](experiment, axes, **options)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def _cost(experiment: Experiment, axes: Any) -> None:
+    """Draw dollars against hours of the full run, with their 90 % intervals."""
+    for choice in experiment.recommendation().ranked:
+        hours, dollars = choice["projected_hours"], choice["projected_cost_usd"]
+        odds = choice.get("odds")
+        bars: dict[str, Any] = {}
+        if odds:
+            bars["xerr"] = _around(hours, odds["hours_low"], odds["hours_high"])
+            bars["yerr"] = _around(dollars, odds["cost_usd_low"], odds["cost_usd_high"])
+        label = choice["candidate"] + (" (spot)" if choice["purchase_option"] == "spot" else "")
+        axes.errorbar([hours], [dollars], fmt="o", capsize=3, label=label, **bars)
+    axes.set(xlabel="hours of the full run", ylabel="dollars of the full run")
+    axes.set_title(f"{experiment.name}: projected from what was measured, 90 % intervals")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False)
+
+
+def _around(value: float, low: float, high: float) -> list[list[float]]:
+    return [[max(0.0, value - low)], [max(0.0, high - value)]]
+
+
+def _loss(experiment: Experiment, axes: Any, x: str = "hours", metric: str = "train_loss") -> None:
+    """Draw a metric against hours since its first value, or against steps where the source reports them."""
+    if x not in ("step", "hours"):
+        raise ValueError("x is 'step' or 'hours'")
+    frame = experiment.history(metric)
+    if x == "step" and len(frame) and frame["step"].isna().all():
+        raise ValueError(f"{metric} was reported without steps: use x='hours'")
+    for candidate, part in frame.groupby("candidate"):
+        hours = (part["at"] - part["at"].min()).dt.total_seconds() / 3600
+        axes.plot(part["step"].astype(float) if x == "step" else hours, part["value"], label=candidate, lw=1.4)
+    axes.set(xlabel=x, ylabel=metric, title=f"{experiment.name}: measured")
+    if len(frame):
+        axes.legend(frameon=False)
+
+
+def _speed(experiment: Experiment, axes: Any) -> None:
+    """Draw the measured tokens per second of each trial, with its 95 % interval."""
+    rows = [row for row in experiment.comparison() if row.get("tokens_per_second")]
+    names = [f"{row['candidate']}\n{row['instance_type']}" for row in rows]
+    speeds = [row["tokens_per_second"] for row in rows]
+    widths = [row.get("tokens_per_second_half_width") or 0.0 for row in rows]
+    axes.barh(range(len(rows)), speeds, xerr=widths, capsize=3)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="tokens per second", title=f"{experiment.name}: measured, 95 % intervals")
+
+
+def _race(experiment: Experiment, axes: Any) -> None:
+    """Draw the projected dollars of each choice as dollars were spent on trials, with 90 % intervals."""
+    lines: dict[str, list[tuple[float, float, float, float]]] = {}
+    for look in experiment.race()["looks"]:
+        for arm in look["arms"]:
+            low, high = arm.get("cost_usd_90") or (arm["projected_cost_usd"],) * 2
+            point = (look["spent_usd"], arm["projected_cost_usd"], low, high)
+            lines.setdefault(f"{arm['candidate']} {arm['purchase_option']}", []).append(point)
+    for name, points in lines.items():
+        spent, cost, low, high = zip(*points, strict=True)
+        (line,) = axes.plot(spent, cost, marker="o", ms=3, label=name.removesuffix(" on_demand"))
+        axes.fill_between(spent, low, high, alpha=0.15, color=line.get_color(), lw=0)
+    axes.set(xlabel="dollars spent on trials", ylabel="projected dollars of the full run")
+    axes.set_title(f"{experiment.name}: how the race went, 90 % intervals")
+    if lines:
+        axes.legend(frameon=False)

@@ -1,0 +1,1 @@
+"""Loggers of training frameworks. Each needs its framework, which is imported with its module."""
