@@ -9,6 +9,7 @@ mod database;
 mod doctor;
 mod endpoints;
 mod gate;
+mod init;
 mod keys;
 mod lint;
 mod logs;
@@ -50,6 +51,8 @@ enum Command {
     Doctor(doctor::DoctorOptions),
     /// Manage API keys, on the host.
     Keys(keys::KeysOptions),
+    /// Make an experiment from an estimator's arguments, a job, a model's name, offline.
+    Init(init::InitOptions),
     /// Check documents before starting anything, offline.
     Lint(lint::LintOptions),
     /// Show what experiments would do and cost, offline.
@@ -95,6 +98,7 @@ impl Cli {
             Command::Openapi => println!("{}", bakeoff_http::openapi().to_pretty_json()?),
             Command::Doctor(options) => return doctor::run(options).await,
             Command::Keys(options) => keys::run(options).await?,
+            Command::Init(options) => return init::run(&options),
             Command::Lint(options) => return lint::run(&options),
             Command::Plan(options) => return plan::run(&options),
             Command::Run(options) => return run::run(options).await,

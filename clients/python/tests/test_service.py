@@ -94,6 +94,46 @@ def test_a_plan_costs_nothing(client):
     assert len(list(client.experiments.list())) == before
 
 
+def test_a_described_job_becomes_an_experiment_in_one_round(client):
+    described = {
+        "TrainingJobName": "sft-2026-09-30-10-00-00-123",
+        "TrainingJobStatus": "Completed",
+        "CreationTime": dt.datetime(2026, 9, 30, 10, tzinfo=dt.UTC),
+        "HyperParameters": {
+            "sagemaker_program": '"run_sft.py"',
+            "sagemaker_submit_directory": '"s3://bakeoff-example/code/sourcedir.tar.gz"',
+            "model_id": '"Qwen/Qwen2.5-7B"',
+            "per_device_train_batch_size": "1",
+            "gradient_accumulation_steps": "16",
+            "max_seq_length": "2048",
+            "bf16": "true",
+            "lora_r": "16",
+        },
+        "AlgorithmSpecification": {
+            "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-training:"
+            "2.5.1-transformers4.49.0-gpu-py311-cu124-ubuntu22.04",
+            "TrainingInputMode": "File",
+        },
+        "RoleArn": "arn:aws:iam::111122223333:role/train",
+        "OutputDataConfig": {"S3OutputPath": "s3://bakeoff-example/out/"},
+        "ResourceConfig": {"InstanceType": "ml.g5.12xlarge", "InstanceCount": 1, "VolumeSizeInGB": 100},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+        "VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
+    }
+    draft = client.draft(described)
+    assert [one["pointer"] for one in draft["questions"] if "proposal" not in one] == ["/workload/total_tokens"]
+    assert {one["member"] for one in draft["left_out"]} == {"VpcConfig"}
+    answered = client.draft(described, answers={"/workload/total_tokens": 500_000_000})
+    assert answered["is_complete"]
+    plan = client.plan(answered["spec"])
+    stops = [finding for finding in plan["findings"] if finding["severity"] == "error"]
+    assert stops == []
+    assert plan["would_start"]
+    assert len(plan["candidates"]) == 4
+    with pytest.raises(bakeoff.InvalidRequestError, match="/documents/0"):
+        client.draft("somebody/unheard-of")
+
+
 def test_waiting_ends_in_time(client):
     spec = json.loads((EXAMPLES / "legal-g5-spot.json").read_text()) | {"name": "waited-for"}
     started = client.experiments.create(spec)

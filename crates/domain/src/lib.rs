@@ -37,6 +37,7 @@ pub mod webhook;
 pub fn read_embedded() {
     catalog::all();
     catalog::regions::read_embedded();
+    catalog::known_models::read_embedded();
     catalog::serving::Serving::Endpoint.types();
     money::price::catalog();
     diagnosis::signatures::all();

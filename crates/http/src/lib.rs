@@ -8,6 +8,7 @@ mod dashboard;
 mod endpoints;
 mod events;
 mod experiments;
+mod imports;
 mod model_packages;
 mod operations;
 mod pipelines;
@@ -215,6 +216,7 @@ fn plan_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
     router
         .routes(routes!(plans::plan))
         .routes(routes!(plans::lint))
+        .routes(routes!(imports::import))
         .routes(routes!(plans::rules))
 }
 

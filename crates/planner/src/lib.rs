@@ -5,6 +5,7 @@
 //! simulated region.
 
 pub mod comparison;
+pub mod import;
 mod learnt;
 pub mod lint;
 pub mod plan;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::ports::EndpointCall;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_process::clock::Clock;
+use bakeoff_service::tasks::scheduler;
 use chrono::TimeDelta;
 use serde_json::json;
 use sqlx::PgPool;
@@ -177,4 +179,27 @@ async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
     // It is the claim that keeps it back, and nothing at AWS.
     create(true).await.unwrap();
     assert_eq!(jobs(&test.record().await).len(), 2);
+}
+
+/// A clock that is hours behind AWS's asks for an end that has passed there. Without an end, such an endpoint would bill
+/// until this clock says so: it is not created before the clock is right.
+#[sqlx::test(migrations = false)]
+async fn a_clock_behind_aws_creates_no_endpoint(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    let mut behind = test.app.clone();
+    behind.clock = Clock::manual(test.app.clock.now());
+    test.advance(TimeDelta::hours(12)).await;
+    for _ in 0..3 {
+        scheduler::tick(&behind).await.unwrap();
+        behind.clock.advance(TimeDelta::minutes(2));
+    }
+    assert_eq!(jobs(&test.record().await).len(), 0);
+    let reasons = "SELECT count(*) FROM trials WHERE reason LIKE '%clock is behind AWS%'";
+    assert_eq!(number(test.app.store.pool(), reasons).await, 1);
+    let view = until(&test, &id, EndpointState::InService).await;
+    assert!(view.scheduled_end_at.is_some(), "{view:#?}");
+    test.advance(WEEKEND).await;
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
 }

@@ -49,6 +49,17 @@ class Client:
         params = {"fix": "true"} if fix else {}
         return dict(self._transport.send("POST", "/v1/lint", json=load(document), params=params).json())
 
+    def draft(self, *documents: Any, answers: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Make an experiment from what you have; nothing is started.
+
+        Documents are an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what boto3's
+        `describe_training_job` answers, a model's `config.json` or its name, a DeepSpeed configuration. `spec` is the
+        experiment; `questions` has what was proposed and what only you know: answer by pointer.
+        """
+        texts = [json.loads(json.dumps(document, default=str)) for document in documents]
+        body = {"documents": texts, "answers": answers or {}}
+        return dict(self._transport.post("/v1/imports", body))
+
     def trial(self, trial_id: str) -> Trial:
         """Return a trial by its id."""
         return Trial(self._transport, self._transport.get(f"/v1/trials/{trial_id}"))

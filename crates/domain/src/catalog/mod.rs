@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod hugging_face;
+pub mod known_models;
 pub mod model;
 pub mod processing;
 pub mod regions;

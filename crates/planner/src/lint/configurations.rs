@@ -4,6 +4,7 @@
 use bakeoff_domain::catalog::hugging_face;
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::finding::Finding;
+use bakeoff_domain::spec::ProfileSpec;
 use serde_json::{Map, Value, json};
 
 use crate::render::deepspeed::is_auto;
@@ -150,6 +151,21 @@ fn offload(entries: &Map<String, Value>, findings: &mut Vec<Finding>) {
                 number.unwrap_or_default()
             )));
         }
+    }
+}
+
+/// Splits a profile as the configuration does.
+pub(crate) fn apply(entries: &Map<String, Value>, to: &mut ProfileSpec) {
+    let mut fields = json!(to);
+    if let (Some(fields), Value::Object(own)) = (fields.as_object_mut(), profile(entries)) {
+        let split = ["library", "zero_stage", "cpu_offload"];
+        fields.extend(
+            own.into_iter()
+                .filter(|(name, _)| split.contains(&name.as_str())),
+        );
+    }
+    if let Ok(applied) = serde_json::from_value(fields) {
+        *to = applied;
     }
 }
 

@@ -15,13 +15,13 @@ use crate::render::sdk::{self, Image};
 
 /// A value and its position in the document.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Located<T> {
-    pub(super) value: T,
-    pub(super) pointer: String,
+pub(crate) struct Located<T> {
+    pub(crate) value: T,
+    pub(crate) pointer: String,
 }
 
 impl<T> Located<T> {
-    pub(super) fn new(value: T, pointer: impl Into<String>) -> Self {
+    pub(crate) fn new(value: T, pointer: impl Into<String>) -> Self {
         Self {
             value,
             pointer: pointer.into(),
@@ -31,7 +31,7 @@ impl<T> Located<T> {
 
 /// Settings that a rule may point at even when they are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Member {
+pub(crate) enum Member {
     MaxWait,
     KeepAlive,
     Checkpoint,
@@ -42,7 +42,7 @@ pub(super) enum Member {
 
 /// The kind of document that a job was read from; it determines pointers and patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     Body,
     Estimator,
     /// A candidate of an experiment, by its index.
@@ -50,7 +50,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    pub(super) fn pointer(self, member: Member) -> String {
+    pub(crate) fn pointer(self, member: Member) -> String {
         let (body, estimator, experiment) = match member {
             Member::MaxWait => (
                 "/StoppingCondition/MaxWaitTimeInSeconds",
@@ -90,65 +90,65 @@ impl Origin {
     }
 
     /// A patch that sets a member whose value has the same form in every document.
-    pub(super) fn set(self, member: Member, value: impl Into<Value>) -> Vec<Operation> {
+    pub(crate) fn set(self, member: Member, value: impl Into<Value>) -> Vec<Operation> {
         vec![Operation::set(&self.pointer(member), value.into())]
     }
 }
 
 /// Instances of one type.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Group {
-    pub(super) instance_type: Located<String>,
-    pub(super) count: Located<u64>,
+pub(crate) struct Group {
+    pub(crate) instance_type: Located<String>,
+    pub(crate) count: Located<u64>,
 }
 
 /// A training job as a document describes it.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
-    pub(super) origin: Origin,
-    pub(super) groups: Vec<Group>,
+pub(crate) struct Job {
+    pub(crate) origin: Origin,
+    pub(crate) groups: Vec<Group>,
     /// More than one instance type.
-    pub(super) is_mixed: bool,
+    pub(crate) is_mixed: bool,
     /// Only one of the groups is used, depending on availability.
-    pub(super) is_either: bool,
-    pub(super) region: Option<Located<String>>,
-    pub(super) is_spot: bool,
+    pub(crate) is_either: bool,
+    pub(crate) region: Option<Located<String>>,
+    pub(crate) is_spot: bool,
     /// A built-in or marketplace algorithm.
-    pub(super) is_algorithm: bool,
-    pub(super) max_runtime: Option<Located<u64>>,
-    pub(super) max_wait: Option<Located<u64>>,
-    pub(super) keep_alive: Option<Located<u64>>,
-    pub(super) has_checkpoint: bool,
-    pub(super) volume_gb: Option<Located<u64>>,
-    pub(super) volume_key: Option<String>,
-    pub(super) image: Option<Located<Image>>,
+    pub(crate) is_algorithm: bool,
+    pub(crate) max_runtime: Option<Located<u64>>,
+    pub(crate) max_wait: Option<Located<u64>>,
+    pub(crate) keep_alive: Option<Located<u64>>,
+    pub(crate) has_checkpoint: bool,
+    pub(crate) volume_gb: Option<Located<u64>>,
+    pub(crate) volume_key: Option<String>,
+    pub(crate) image: Option<Located<Image>>,
     /// The region of the registry that the image is in, and the image's pointer.
-    pub(super) image_region: Option<(String, String)>,
+    pub(crate) image_region: Option<(String, String)>,
     /// Every launcher that is requested for the script.
-    pub(super) libraries: Vec<Located<ParallelLibrary>>,
-    pub(super) smp: Option<Located<Map<String, Value>>>,
-    pub(super) has_mpi: bool,
-    pub(super) has_torch_distributed: bool,
-    pub(super) processes_per_host: Option<Located<u64>>,
-    pub(super) compiler: Option<String>,
-    pub(super) has_debugger: bool,
-    pub(super) has_profiler: bool,
-    pub(super) profiler_disabled: Option<String>,
-    pub(super) profiler_interval: Option<Located<u64>>,
-    pub(super) profiler_rules: Vec<Located<String>>,
-    pub(super) debug_rules: Vec<Located<String>>,
-    pub(super) entry_point: Option<Located<String>>,
-    pub(super) hyperparameters: Vec<Located<String>>,
-    pub(super) environment: BTreeMap<String, String>,
-    pub(super) has_environment: bool,
-    pub(super) retries: bool,
-    pub(super) checks_infrastructure: bool,
+    pub(crate) libraries: Vec<Located<ParallelLibrary>>,
+    pub(crate) smp: Option<Located<Map<String, Value>>>,
+    pub(crate) has_mpi: bool,
+    pub(crate) has_torch_distributed: bool,
+    pub(crate) processes_per_host: Option<Located<u64>>,
+    pub(crate) compiler: Option<String>,
+    pub(crate) has_debugger: bool,
+    pub(crate) has_profiler: bool,
+    pub(crate) profiler_disabled: Option<String>,
+    pub(crate) profiler_interval: Option<Located<u64>>,
+    pub(crate) profiler_rules: Vec<Located<String>>,
+    pub(crate) debug_rules: Vec<Located<String>>,
+    pub(crate) entry_point: Option<Located<String>>,
+    pub(crate) hyperparameters: Vec<Located<String>>,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) has_environment: bool,
+    pub(crate) retries: bool,
+    pub(crate) checks_infrastructure: bool,
     /// Names that people chose: of jobs, scripts, classes.
-    pub(super) words: Vec<Located<String>>,
+    pub(crate) words: Vec<Located<String>>,
 }
 
 impl Job {
-    pub(super) fn new(origin: Origin) -> Self {
+    pub(crate) fn new(origin: Origin) -> Self {
         Self {
             origin,
             groups: Vec::new(),
@@ -187,11 +187,11 @@ impl Job {
         }
     }
 
-    pub(super) fn pointer(&self, member: Member) -> String {
+    pub(crate) fn pointer(&self, member: Member) -> String {
         self.origin.pointer(member)
     }
 
-    pub(super) fn instances(&self) -> u64 {
+    pub(crate) fn instances(&self) -> u64 {
         let counts = self.groups.iter().map(|group| group.count.value);
         if self.is_either {
             counts.max().unwrap_or(0)
@@ -202,7 +202,7 @@ impl Job {
 }
 
 /// The region of the registry that an image of ECR is in.
-pub(super) fn registry_region(image: &str) -> Option<&str> {
+pub(crate) fn registry_region(image: &str) -> Option<&str> {
     image.split_once(".dkr.ecr.")?.1.split('.').next()
 }
 
@@ -223,7 +223,7 @@ fn at<T>(
 }
 
 /// The strings of an object.
-pub(super) fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
+pub(crate) fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
     let members = value.and_then(Value::as_object).into_iter().flatten();
     members
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
@@ -231,7 +231,7 @@ pub(super) fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
 }
 
 /// Reads a CreateTrainingJob body.
-pub(super) fn of_body(body: &Value) -> Job {
+pub(crate) fn of_body(body: &Value) -> Job {
     let mut job = Job::new(Origin::Body);
     groups_of_body(body, &mut job);
     job.is_spot = body
@@ -435,7 +435,7 @@ fn libraries_of(
 }
 
 /// Reads a candidate of an experiment.
-pub(super) fn of_candidate(
+pub(crate) fn of_candidate(
     spec: &ExperimentSpec,
     workload: &WorkloadSpec,
     index: usize,

@@ -144,13 +144,25 @@ fn script(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
 
 /// The body that the SDK sends, as far as the rules read it. What the SDK fills in is filled in.
 fn body(arguments: &Map<String, Value>) -> Value {
-    let mut body = json!({
+    let body = json!({
         "TrainingJobName": "job-1", "RoleArn": "arn:aws:iam::111122223333:role/default",
         "AlgorithmSpecification": {"TrainingInputMode": "File"},
         "OutputDataConfig": {"S3OutputPath": "s3://bucket/output"},
         "ResourceConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30},
         "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
     });
+    filled(body, arguments)
+}
+
+/// The members of the body that the arguments say; what the SDK would fill in is absent.
+pub(crate) fn said(arguments: &Map<String, Value>) -> Value {
+    let empty = json!({
+        "AlgorithmSpecification": {}, "OutputDataConfig": {}, "ResourceConfig": {}, "StoppingCondition": {},
+    });
+    filled(empty, arguments)
+}
+
+fn filled(mut body: Value, arguments: &Map<String, Value>) -> Value {
     for (name, place) in ARGUMENTS {
         if let Some(value) = arguments.get(name).filter(|_| !place.is_empty()) {
             put(&mut body, name, place, value);

@@ -212,7 +212,27 @@ pub fn python_json(value: &Value) -> String {
             let inner: Vec<String> = items.iter().map(python_json).collect();
             format!("[{}]", inner.join(", "))
         }
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) => python_float(float),
+            None => number.to_string(),
+        },
         other => other.to_string(),
+    }
+}
+
+/// A number as Python's `repr` writes it: `1e-05` below a ten-thousandth, `1e+16` from there on, plainly in between.
+fn python_float(number: f64) -> String {
+    let written = format!("{number:e}");
+    let Some((digits, exponent)) = written.split_once('e') else {
+        return written;
+    };
+    match exponent.parse::<i32>() {
+        Ok(-4..16) => format!("{number:?}"),
+        Ok(exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        Err(_) => written,
     }
 }
 
@@ -422,6 +442,24 @@ mod tests {
             (encoded("true"), encoded("[1]")),
             ("true".into(), "\"[1]\"".into())
         );
+    }
+
+    /// What CPython 3.11 prints for these.
+    #[test]
+    fn numbers_are_written_as_python_writes_them() {
+        for (number, written) in [
+            (1e-5, "1e-05"),
+            (0.0001, "0.0001"),
+            (2.5e-7, "2.5e-07"),
+            (1.0, "1.0"),
+            (123_456.75, "123456.75"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-1.5e-100, "-1.5e-100"),
+        ] {
+            assert_eq!(python_json(&json!(number)), written);
+        }
+        assert_eq!(python_json(&json!({"a": [1, 2e-5]})), "{\"a\": [1, 2e-05]}");
     }
 
     #[test]

@@ -20,6 +20,9 @@ use bakeoff_store::experiments::trials::Attempt;
 /// AWS refuses an end in the past, and a call takes a while.
 const SOON: TimeDelta = TimeDelta::minutes(5);
 
+/// What AWS says of an end that has passed.
+const PAST: &str = "in the past";
+
 /// Why nothing is created without an end at AWS.
 fn required(why: &str) -> AwsError {
     AwsError::Rejected {
@@ -90,6 +93,12 @@ impl ClaimedTrial<'_> {
             // Nothing is concluded: the create waits.
             Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_))) => {
                 Ok(Err(error))
+            }
+            // To AWS, our future is past. With such a clock nothing is created that bills until it is deleted.
+            Err(AwsError::Rejected { message, .. }) if message.contains(PAST) => {
+                let why =
+                    format!("this machine's clock is behind AWS's: CreateSchedule: {message}");
+                Ok(Err(AwsError::Throttled(why)))
             }
             Err(refusal) if settings.require_scheduled_end => Ok(Err(required(&format!(
                 "{REFUSED}: CreateSchedule: {refusal}"

@@ -1,0 +1,155 @@
+//! What a script is told, under the names that frameworks and people use: batch, accumulation, length, precision.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::spec::Precision;
+use serde_json::Value;
+
+use crate::lint::job::strings;
+
+const MICRO_BATCH: [&str; 6] = [
+    "per_device_train_batch_size",
+    "micro_batch_size",
+    "per_device_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "batch_size_per_device",
+    "batch_size",
+];
+const ACCUMULATION: [&str; 3] = [
+    "gradient_accumulation_steps",
+    "accumulate_grad_batches",
+    "grad_accum",
+];
+const GLOBAL_BATCH: [&str; 3] = ["global_batch_size", "global_batch", "train_batch_size"];
+const SEQUENCE: [&str; 9] = [
+    "max_seq_length",
+    "max_seq_len",
+    "max_length",
+    "seq_length",
+    "sequence_length",
+    "block_size",
+    "cutoff_len",
+    "seq_len",
+    "model_max_length",
+];
+const LORA: [&str; 4] = ["lora_r", "lora_rank", "peft_r", "lora_dim"];
+const MODEL: [&str; 6] = [
+    "model_name_or_path",
+    "model_id",
+    "model_name",
+    "hf_model_id",
+    "base_model",
+    "pretrained_model_name_or_path",
+];
+const STEPS: [&str; 3] = ["max_steps", "train_iters", "total_steps"];
+
+/// A job's hyperparameters, as its script gets them.
+#[derive(Debug, Default)]
+pub(super) struct Hyperparameters(BTreeMap<String, String>);
+
+impl Hyperparameters {
+    /// Of a body; the SDK writes each value as JSON.
+    pub(super) fn of(body: &Value) -> Self {
+        let mut entries = strings(body.get("HyperParameters"));
+        for value in entries.values_mut() {
+            if let Ok(Value::String(text)) = serde_json::from_str(value) {
+                *value = text;
+            }
+        }
+        Self(entries)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The first of some names that has a count, and that name.
+    fn count(&self, names: &[&'static str]) -> Option<(u64, &'static str)> {
+        names.iter().find_map(|name| {
+            let count: u64 = self.text(name)?.trim().parse().ok()?;
+            (count > 0).then_some((count, *name))
+        })
+    }
+
+    pub(super) fn micro_batch(&self) -> Option<(u64, &'static str)> {
+        self.count(&MICRO_BATCH)
+    }
+
+    pub(super) fn accumulation(&self) -> Option<(u64, &'static str)> {
+        self.count(&ACCUMULATION)
+    }
+
+    pub(super) fn global_batch(&self) -> Option<(u64, &'static str)> {
+        self.count(&GLOBAL_BATCH)
+    }
+
+    pub(super) fn sequence_length(&self) -> Option<(u64, &'static str)> {
+        self.count(&SEQUENCE)
+    }
+
+    pub(super) fn lora_rank(&self) -> Option<(u64, &'static str)> {
+        self.count(&LORA)
+    }
+
+    pub(super) fn steps(&self) -> Option<(u64, &'static str)> {
+        self.count(&STEPS)
+    }
+
+    /// The name of the model that is trained.
+    pub(super) fn model(&self) -> Option<(&str, &'static str)> {
+        MODEL
+            .iter()
+            .find_map(|name| Some((self.text(name)?, *name)))
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        let text = self.text(name).unwrap_or_default();
+        matches!(text.to_ascii_lowercase().as_str(), "true" | "1" | "yes")
+    }
+
+    pub(super) fn checkpoints_activations(&self) -> bool {
+        self.is_on("gradient_checkpointing") || self.is_on("activation_checkpointing")
+    }
+
+    pub(super) fn precision(&self) -> Option<(Precision, &'static str)> {
+        let flags = [
+            ("fp8", Precision::Fp8),
+            ("bf16", Precision::Bf16),
+            ("fp16", Precision::Fp16),
+        ];
+        let by_flag = flags.into_iter().find(|(name, _)| self.is_on(name));
+        let by_word = || {
+            let names = ["mixed_precision", "precision", "torch_dtype", "dtype"];
+            names.into_iter().find_map(|name| {
+                let text = self.text(name)?.to_ascii_lowercase();
+                let of = |words: &[&str]| words.iter().any(|word| text.contains(word));
+                let precision = match () {
+                    () if of(&["fp8"]) => Precision::Fp8,
+                    () if of(&["bf16", "bfloat16"]) => Precision::Bf16,
+                    () if of(&["fp16", "float16", "16-mixed"]) => Precision::Fp16,
+                    () if of(&["fp32", "float32", "32"]) => Precision::Fp32,
+                    () => return None,
+                };
+                Some((precision, name))
+            })
+        };
+        by_flag
+            .map(|(name, precision)| (precision, name))
+            .or_else(by_word)
+    }
+
+    /// What the script gets beside what the plan sets and what SageMaker's toolkit is told.
+    pub(super) fn of_script(&self) -> BTreeMap<String, String> {
+        let batches = MICRO_BATCH.iter().chain(&ACCUMULATION).chain(&SEQUENCE);
+        let set_by_plan: Vec<&str> = batches
+            .chain(&crate::render::request::RESERVED_HYPERPARAMETERS)
+            .chain(&crate::render::request::SHAPE_HYPERPARAMETERS)
+            .copied()
+            .collect();
+        let own = self.0.iter().filter(|(name, _)| {
+            !name.starts_with("sagemaker_") && !set_by_plan.contains(&name.as_str())
+        });
+        own.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! The documents that an experiment is made from, sorted by what they say: a job, a model, how DeepSpeed splits it.
+
+use bakeoff_domain::catalog::known_models;
+use serde_json::{Map, Value};
+
+use crate::lint::{Kind, kind_of, trainer};
+use crate::render::estimator;
+
+/// A document that no experiment can be made from, or an answer to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// JSON pointer into the request.
+    pub pointer: String,
+    pub why: String,
+    pub fix: String,
+}
+
+/// What the documents say.
+#[derive(Debug, Default)]
+pub(super) struct Material {
+    /// A CreateTrainingJob body, or as much of one as there is.
+    pub(super) body: Value,
+    /// Whether sources stand on a machine and are not in S3 yet.
+    pub(super) local_sources: bool,
+    /// A model's `config.json`, and what said it.
+    pub(super) model: Option<(Value, String)>,
+    pub(super) deepspeed: Option<Map<String, Value>>,
+    /// An experiment that is one already.
+    pub(super) experiment: Option<Value>,
+}
+
+impl Material {
+    pub(super) fn of(documents: &[Value], stamp: &str) -> Result<Self, Vec<Unreadable>> {
+        let mut material = Self {
+            body: Value::Object(Map::new()),
+            ..Self::default()
+        };
+        let mut unreadable = Vec::new();
+        for (index, document) in documents.iter().enumerate() {
+            if let Err((why, fix)) = material.add(document, stamp) {
+                unreadable.push(Unreadable {
+                    pointer: format!("/documents/{index}"),
+                    why,
+                    fix,
+                });
+            }
+        }
+        if documents.is_empty() {
+            unreadable.push(Unreadable {
+                pointer: "/documents".to_owned(),
+                why: "there is no document".to_owned(),
+                fix: SEND.to_owned(),
+            });
+        }
+        if unreadable.is_empty() {
+            Ok(material)
+        } else {
+            Err(unreadable)
+        }
+    }
+
+    fn add(&mut self, document: &Value, stamp: &str) -> Result<(), Refused> {
+        if let Value::String(name) = document {
+            let model = known_models::find(name).ok_or_else(|| unknown_model(name))?;
+            self.model = Some((model.config.clone(), format!("the model {name}")));
+            return Ok(());
+        }
+        let kind = kind_of(document).ok_or_else(|| {
+            let why = "nothing tells what kind of document it is".to_owned();
+            (why, SEND.to_owned())
+        })?;
+        let entries = document.as_object().cloned().unwrap_or_default();
+        match kind {
+            Kind::Experiment => self.experiment = Some(document.clone()),
+            Kind::TrainingJob => self.body = document.clone(),
+            Kind::ModelTrainer => {
+                self.local_sources = entries
+                    .get("source_code")
+                    .is_some_and(|source| is_local(source.get("source_dir")));
+                self.body = trainer::said(&entries);
+            }
+            Kind::Estimator => {
+                self.local_sources =
+                    is_local(entries.get("source_dir").or(entries.get("entry_point")));
+                self.body = of_estimator(&entries, stamp)?;
+            }
+            Kind::ModelConfig => {
+                let name = entries.get("_name_or_path").and_then(Value::as_str);
+                let from = name.map_or_else(
+                    || "config.json".to_owned(),
+                    |name| format!("config.json of {name}"),
+                );
+                self.model = Some((document.clone(), from));
+            }
+            Kind::DeepspeedConfig => self.deepspeed = Some(entries),
+            Kind::Workload
+            | Kind::InstanceProfile
+            | Kind::Run
+            | Kind::TuningJob
+            | Kind::ProcessingJob
+            | Kind::TransformJob
+            | Kind::EndpointConfig
+            | Kind::SagemakerModel
+            | Kind::PipelineDefinition
+            | Kind::StateMachine
+            | Kind::CloudformationTemplate => {
+                let why = format!("it is {}, and no training job", kind.in_words());
+                return Err((why, SEND.to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why, and what to do.
+type Refused = (String, String);
+
+const SEND: &str = "send an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, a description of a job, \
+                    a config.json, the name of a model, or a DeepSpeed configuration";
+
+fn unknown_model(name: &str) -> Refused {
+    (
+        format!("the shape of {name:?} is not known here"),
+        "send its config.json (`AutoConfig.from_pretrained(name).to_dict()`)".to_owned(),
+    )
+}
+
+fn is_local(place: Option<&Value>) -> bool {
+    let place = place.and_then(Value::as_str);
+    place.is_some_and(|place| !place.starts_with("s3://"))
+}
+
+/// Stands in for what an estimator is rendered with and an import can do without.
+const STAND_INS: [(&str, &str, &str); 2] = [
+    ("role", "arn:aws:iam::000000000000:role/unknown", "/RoleArn"),
+    (
+        "instance_type",
+        "ml.g5.xlarge",
+        "/ResourceConfig/InstanceType",
+    ),
+];
+
+/// The body that the SDK would send, without what was not said.
+fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
+    let mut filled = arguments.clone();
+    let missing: Vec<&(&str, &str, &str)> = STAND_INS
+        .iter()
+        .filter(|(name, ..)| {
+            !arguments.contains_key(*name)
+                && !(*name == "instance_type" && arguments.contains_key("instance_groups"))
+        })
+        .collect();
+    for (name, value, _) in &missing {
+        filled.insert((*name).to_owned(), (*value).into());
+    }
+    let rendered = estimator::body(&Value::Object(filled), stamp);
+    let mut body = rendered.map_err(|why| {
+        let fix = "add it to the arguments, or send the request that SageMaker was sent".to_owned();
+        (why, fix)
+    })?;
+    for (_, _, place) in missing {
+        let (holder, member) = place.rsplit_once('/').unwrap_or_default();
+        if let Some(holder) = body.pointer_mut(holder).and_then(Value::as_object_mut) {
+            holder.remove(member);
+        }
+    }
+    Ok(body)
+}

@@ -1,0 +1,113 @@
+//! An experiment from what people already have: arguments of an estimator or a ModelTrainer, the body of a job or its
+//! description, a model's `config.json` or name, a DeepSpeed configuration. What they say is taken, what they do not say
+//! is proposed and asked, and what an experiment has no place for is named.
+
+mod draft;
+mod hyperparameters;
+mod job;
+mod material;
+mod proposals;
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::money::price::Price;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use self::draft::Draft;
+use self::material::Material;
+pub use self::material::Unreadable;
+use crate::predict::Calibration;
+
+/// What a person may want to answer differently, or must answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ImportQuestion {
+    /// JSON pointer into the experiment: what an answer is named by.
+    pub pointer: String,
+    pub question: String,
+    /// Already in the specification; absent where nothing can be proposed, and an answer is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
+    pub proposal: Option<Value>,
+    /// Why it cannot be known, or what the proposal rests on.
+    pub why: String,
+}
+
+/// What was taken from where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportedField {
+    /// JSON pointer into the experiment.
+    pub pointer: String,
+    /// What said it: `HyperParameters.max_seq_length`.
+    pub from: String,
+}
+
+/// What an experiment has no place for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeftOutField {
+    /// The member of the job's body.
+    pub member: String,
+    /// What that means for the jobs of the experiment.
+    pub why: String,
+}
+
+/// An experiment that was made, with everything that a person should know of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Import {
+    /// The experiment, complete but for the questions without a proposal.
+    #[schema(value_type = Object)]
+    pub spec: Value,
+    /// Whether it can be planned as it is: nothing is left that must be answered.
+    pub is_complete: bool,
+    /// Those without a proposal first.
+    pub questions: Vec<ImportQuestion>,
+    pub read: Vec<ImportedField>,
+    pub left_out: Vec<LeftOutField>,
+}
+
+/// What an import starts from.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// Documents, and names of models as text.
+    pub documents: &'a [Value],
+    /// Answers to questions, by pointer.
+    pub answers: &'a BTreeMap<String, Value>,
+    /// The prices in force in the region.
+    pub prices: &'a [Price],
+    /// The region that is proposed where nothing names one.
+    pub home: &'a str,
+    pub calibration: &'a Calibration,
+    /// Stands at the end of names that the SDK would make.
+    pub stamp: &'a str,
+}
+
+/// The region that an import is for, whose prices it needs; `None` if nothing names one, or nothing can be read.
+pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<String> {
+    if let Some(answer) = answers.get("/region").and_then(Value::as_str) {
+        return Some(answer.to_owned());
+    }
+    let material = Material::of(documents, "").ok()?;
+    job::region(&material).map(str::to_owned)
+}
+
+/// Makes an experiment.
+///
+/// # Errors
+/// Names each document that says nothing of a training job, or that cannot be read.
+pub fn import(known: Known<'_>) -> Result<Import, Vec<Unreadable>> {
+    let material = Material::of(known.documents, known.stamp)?;
+    let mut draft = Draft::new(known.answers);
+    if let Some(spec) = &material.experiment {
+        draft.spec = spec.clone();
+        draft.set_answers()?;
+        return Ok(draft.finish());
+    }
+    job::take(&material, known.home, &mut draft);
+    proposals::propose(&material, known, &mut draft);
+    draft.set_answers()?;
+    Ok(draft.finish())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,469 @@
+//! What nobody has said, and can be proposed: types beside the job's own, how each trains the same batch, how long a
+//! trial is, and what all of it may cost.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::catalog::cluster::Cluster;
+use bakeoff_domain::catalog::model::ModelShape;
+use bakeoff_domain::catalog::{self, InstanceType, regions};
+use bakeoff_domain::money::price::Price;
+use bakeoff_domain::number::real;
+use bakeoff_domain::spec::{Precision, ProfileSpec};
+use serde_json::{Value, json};
+
+use super::Known;
+use super::draft::{Ask, Draft};
+use super::hyperparameters::Hyperparameters;
+use super::material::Material;
+use crate::lint::job::{self, Job};
+use crate::predict::strategy::{Question, advise};
+use crate::setup::Setup;
+
+/// Types that are proposed, the job's own among them.
+const CANDIDATES_MAX: usize = 4;
+/// Types that are considered run the whole job on at most as many instances as the job itself, or one.
+const BATCH_PROPOSED: u64 = 64;
+/// A trial takes about this long on the type in the middle.
+const TRIAL_SECONDS: f64 = 20.0 * 60.0;
+/// Beside its steps: start, download, evaluations, and a type that is half as fast as predicted.
+const RUNTIME_FACTOR: f64 = 3.0;
+const RUNTIME_LEAST: f64 = 3600.0;
+/// Volumes, and what is billed beside instances.
+const BUDGET_FACTOR: f64 = 1.1;
+
+/// A type, and how it would train.
+struct Choice {
+    instance: &'static InstanceType,
+    count: u32,
+    profile: ProfileSpec,
+    /// Predicted.
+    tokens_per_second: Option<f64>,
+    usd_per_hour: Option<f64>,
+    why: String,
+}
+
+impl Choice {
+    fn usd_per_million_tokens(&self) -> f64 {
+        match (self.usd_per_hour, self.tokens_per_second) {
+            (Some(usd), Some(speed)) if speed > 0.0 => usd / 3600.0 / speed * 1e6,
+            _ => f64::INFINITY,
+        }
+    }
+}
+
+/// Proposes what is left.
+pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'_>) {
+    let told = Hyperparameters::of(&material.body);
+    let job = job::of_body(&material.body);
+    let region = draft
+        .get("/region")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let prices: BTreeMap<&str, f64> = known
+        .prices
+        .iter()
+        .filter(|price| price.region == region)
+        .map(|price| (price.instance_type.as_str(), usd(price)))
+        .collect();
+    let shape = draft.get("/workload/model").cloned().unwrap_or_default();
+    let shape: Option<ModelShape> = serde_json::from_value(with_answers(shape, draft)).ok();
+    let shape = shape.filter(ModelShape::is_described);
+    let precision = draft.get("/workload/precision").cloned();
+    let precision: Precision = precision
+        .and_then(|precision| serde_json::from_value(precision).ok())
+        .unwrap_or(Precision::Bf16);
+    let own = own_type(&job);
+    let batch = global_batch(&told, own, draft);
+    let mut choices = Vec::new();
+    if let Some((instance, count)) = own {
+        choices.push(own_choice(
+            material,
+            &told,
+            Own {
+                instance,
+                count,
+                batch,
+            },
+        ));
+    }
+    if let Some(shape) = &shape {
+        let ask = |instance: &'static InstanceType, count: u32| Question {
+            model: shape,
+            precision,
+            global_batch: batch,
+            cluster: Cluster { instance, count },
+            calibration: known.calibration,
+        };
+        for choice in &mut choices {
+            choice.tokens_per_second =
+                predicted(ask(choice.instance, choice.count), &choice.profile);
+        }
+        let most = own.map_or(1, |(_, count)| count);
+        let mut others = others(
+            ask,
+            own,
+            Among {
+                region: &region,
+                prices: &prices,
+                most,
+            },
+        );
+        others.truncate(CANDIDATES_MAX - choices.len());
+        choices.extend(others);
+    }
+    for choice in &mut choices {
+        choice.usd_per_hour = prices
+            .get(choice.instance.instance_type.as_str())
+            .map(|usd| usd * f64::from(choice.count));
+    }
+    candidates(&choices, &job, material, draft);
+    lengths(
+        &choices,
+        &told,
+        Sizes {
+            batch,
+            length: shape.as_ref().map_or(1, |shape| shape.sequence_length),
+        },
+        draft,
+    );
+    money(&choices, draft);
+}
+
+fn usd(price: &Price) -> f64 {
+    price.usd_per_hour.as_f64()
+}
+
+/// The model with what was answered of its parts.
+fn with_answers(mut shape: Value, draft: &Draft<'_>) -> Value {
+    for part in ["sequence_length", "lora_rank"] {
+        if let (Some(answer), Some(members)) = (
+            draft.answer(&format!("/workload/model/{part}")),
+            shape.as_object_mut(),
+        ) {
+            members.insert(part.to_owned(), answer.clone());
+        }
+    }
+    shape
+}
+
+fn own_type(job: &Job) -> Option<(&'static InstanceType, u32)> {
+    let group = job.groups.first()?;
+    let instance = catalog::find(&group.instance_type.value)?;
+    Some((instance, u32::try_from(group.count.value).ok()?.max(1)))
+}
+
+fn global_batch(
+    told: &Hyperparameters,
+    own: Option<(&InstanceType, u32)>,
+    draft: &mut Draft<'_>,
+) -> u64 {
+    let gpus = own.map(|(instance, count)| u64::from(Cluster { instance, count }.accelerators()));
+    let by_parts = || {
+        let ((micro, name), gpus) = (told.micro_batch()?, gpus?);
+        let steps = told.accumulation().map_or(1, |(steps, _)| steps);
+        let batch = micro.saturating_mul(steps).saturating_mul(gpus);
+        Some((
+            batch.into(),
+            format!("HyperParameters.{name}: {micro} × {steps} steps × {gpus} accelerators"),
+        ))
+    };
+    let whole = told
+        .global_batch()
+        .map(|(batch, name)| (batch.into(), format!("HyperParameters.{name}")));
+    draft.take_or_ask("/workload/global_batch", whole.or_else(by_parts), || Ask {
+        question: "How many sequences does an optimiser step train, over all accelerators?",
+        proposal: Some(BATCH_PROPOSED.into()),
+        why: "nothing says it, and only candidates of one batch learn the same".to_owned(),
+    });
+    let batch = draft.get("/workload/global_batch").and_then(Value::as_u64);
+    batch.unwrap_or(BATCH_PROPOSED).max(1)
+}
+
+/// The job's own type, and the batch that it trains.
+struct Own {
+    instance: &'static InstanceType,
+    count: u32,
+    batch: u64,
+}
+
+/// The job as it is.
+fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
+    let accelerators = Cluster {
+        instance: own.instance,
+        count: own.count,
+    }
+    .accelerators();
+    let mut profile = ProfileSpec::of_batch(own.batch, accelerators);
+    let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    if let Some((micro, _)) = told.micro_batch() {
+        let each = own.batch / u64::from(accelerators).max(1);
+        profile.micro_batch_per_gpu = count(micro);
+        profile.gradient_accumulation_steps = count((each / micro).max(1));
+    }
+    profile.activation_checkpointing = told.checkpoints_activations();
+    let job = job::of_body(&material.body);
+    if let Some(library) = job.libraries.first() {
+        profile.library = library.value;
+    }
+    if let Some(entries) = &material.deepspeed {
+        crate::lint::deepspeed_profile(entries, &mut profile);
+    }
+    profile.volume_size_gb = job
+        .volume_gb
+        .and_then(|size| u32::try_from(size.value).ok())
+        .filter(|_| own.instance.nvme_gb == 0);
+    Choice {
+        instance: own.instance,
+        count: own.count,
+        profile,
+        tokens_per_second: None,
+        usd_per_hour: None,
+        why: "as it is".to_owned(),
+    }
+}
+
+fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
+    let case = crate::predict::Case::new(Setup {
+        model: question.model,
+        profile,
+        precision: question.precision,
+        cluster: question.cluster,
+    })?;
+    let [_, expected, _] = question.calibration.tokens_per_second(&case);
+    Some(expected)
+}
+
+/// Where other types are looked for.
+#[derive(Clone, Copy)]
+struct Among<'a> {
+    region: &'a str,
+    prices: &'a BTreeMap<&'a str, f64>,
+    /// The most instances of one type.
+    most: u32,
+}
+
+/// Other types that hold the model at the same batch, the cheapest per token first, one of each accelerator.
+fn others<'a>(
+    ask: impl Fn(&'static InstanceType, u32) -> Question<'a>,
+    own: Option<(&'static InstanceType, u32)>,
+    among: Among<'_>,
+) -> Vec<Choice> {
+    let mut found: Vec<Choice> = catalog::all()
+        .iter()
+        .filter(|instance| own.is_none_or(|(own, _)| own.instance_type != instance.instance_type))
+        .filter(|instance| {
+            regions::of(&instance.instance_type)
+                .is_none_or(|regions| regions.contains(&among.region))
+        })
+        .filter_map(|instance| {
+            let each = *among.prices.get(instance.instance_type.as_str())?;
+            let counts = if among.most > 1 {
+                vec![1, among.most]
+            } else {
+                vec![1]
+            };
+            let best = counts.into_iter().filter_map(|count| {
+                let advice = advise(ask(instance, count)).ok()?;
+                Some(Choice {
+                    instance,
+                    count,
+                    profile: advice.profile,
+                    tokens_per_second: advice.tokens_per_second,
+                    usd_per_hour: Some(each * f64::from(count)),
+                    why: "it holds the model at the same batch".to_owned(),
+                })
+            });
+            best.min_by(|one, other| {
+                one.usd_per_million_tokens()
+                    .total_cmp(&other.usd_per_million_tokens())
+            })
+        })
+        .filter(|choice| choice.usd_per_million_tokens().is_finite())
+        .collect();
+    found.sort_by(|one, other| {
+        one.usd_per_million_tokens()
+            .total_cmp(&other.usd_per_million_tokens())
+    });
+    let mut seen: Vec<Option<&str>> = Vec::new();
+    found.retain(|choice| {
+        let accelerator = choice.instance.accelerator.as_deref();
+        let is_new = !seen.contains(&accelerator);
+        seen.push(accelerator);
+        is_new
+    });
+    found
+}
+
+fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Draft<'_>) {
+    let environment = material.body.get("Environment").cloned();
+    let options = if job.is_spot {
+        json!(["spot"])
+    } else {
+        json!(["on_demand"])
+    };
+    let all: Vec<Value> = choices
+        .iter()
+        .map(|choice| {
+            let mut profile = json!(choice.profile);
+            if let (Some(environment), Some(members)) = (&environment, profile.as_object_mut()) {
+                members.insert("environment".to_owned(), environment.clone());
+            }
+            json!({
+                "name": name(choice),
+                "instance_type": choice.instance.instance_type,
+                "instance_count": choice.count,
+                "purchase_options": options,
+                "profile": profile,
+            })
+        })
+        .collect();
+    let told: Vec<String> = choices
+        .iter()
+        .map(|choice| {
+            let dollars = choice.usd_per_million_tokens();
+            let cost = if dollars.is_finite() {
+                format!(", predicted ${dollars:.3} per million tokens")
+            } else {
+                ", nothing is predicted".to_owned()
+            };
+            format!(
+                "{} × {} ({}{cost})",
+                choice.count, choice.instance.instance_type, choice.why
+            )
+        })
+        .collect();
+    let is_found = !all.is_empty();
+    draft.ask(
+        "/candidates",
+        Ask {
+            question: "Which instance types are compared?",
+            proposal: is_found.then(|| Value::Array(all)),
+            why: if is_found {
+                told.join("; ")
+            } else {
+                "nothing names a type, and without the model's shape none can be proposed"
+                    .to_owned()
+            },
+        },
+    );
+}
+
+/// `g5-12xlarge`, `2x-p4d-24xlarge`.
+fn name(choice: &Choice) -> String {
+    let plain = choice
+        .instance
+        .instance_type
+        .trim_start_matches("ml.")
+        .replace('.', "-");
+    if choice.count == 1 {
+        plain
+    } else {
+        format!("{}x-{plain}", choice.count)
+    }
+}
+
+/// Sequences of a step, and tokens of a sequence.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: u64,
+    length: u32,
+}
+
+fn lengths(choices: &[Choice], told: &Hyperparameters, sizes: Sizes, draft: &mut Draft<'_>) {
+    let of_step = sizes.batch.saturating_mul(u64::from(sizes.length)).max(1);
+    let by_steps = told.steps().map(|(steps, member)| {
+        (
+            steps.saturating_mul(of_step).into(),
+            format!("HyperParameters.{member}: {steps} steps of {of_step} tokens"),
+        )
+    });
+    draft.take_or_ask("/workload/total_tokens", by_steps, || Ask {
+        question: "How many tokens does the full training run train on?",
+        proposal: None,
+        why: "it is what is bought in the end: tokens of the data × epochs".to_owned(),
+    });
+    let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
+    let mut speeds: Vec<f64> = choices
+        .iter()
+        .filter_map(|choice| choice.tokens_per_second)
+        .collect();
+    speeds.sort_by(f64::total_cmp);
+    let middle = speeds.get(speeds.len() / 2).copied();
+    let proposal = middle.map(|speed| {
+        let steps = (speed * TRIAL_SECONDS / real(of_step)).ceil().max(50.0);
+        let tokens = steps_of(steps).saturating_mul(of_step);
+        total.map_or(tokens, |total| tokens.min(total))
+    });
+    draft.ask(
+        "/workload/trial_tokens",
+        Ask {
+            question: "How many tokens does a trial train on?",
+            proposal: proposal.or_else(|| Some(total? / 20)).map(Into::into),
+            why: match middle {
+                Some(_) => {
+                    "about twenty minutes on the type in the middle, as predicted".to_owned()
+                }
+                None => "nothing is predicted: a twentieth of the whole".to_owned(),
+            },
+        },
+    );
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float saturates, and is at least 50"
+)]
+fn steps_of(steps: f64) -> u64 {
+    steps as u64
+}
+
+fn money(choices: &[Choice], draft: &mut Draft<'_>) {
+    let tokens = draft.get("/workload/trial_tokens").and_then(Value::as_u64);
+    let slowest = choices
+        .iter()
+        .filter_map(|choice| choice.tokens_per_second)
+        .reduce(f64::min);
+    let seconds = tokens
+        .zip(slowest)
+        .map(|(tokens, speed)| (real(tokens) / speed * RUNTIME_FACTOR).max(RUNTIME_LEAST));
+    // Whole hours are what people say.
+    let hours = seconds.map_or(4.0, |seconds| (seconds / 3600.0).ceil());
+    draft.ask(
+        "/max_runtime_seconds",
+        Ask {
+            question: "After how many seconds does SageMaker end a trial's job?",
+            proposal: Some(steps_of(hours * 3600.0).into()),
+            why: "three times what the slowest candidate is predicted to take, at least an hour; it bounds what a trial can cost".to_owned(),
+        },
+    );
+    let is_spot = draft
+        .get("/candidates/0/purchase_options/0")
+        .and_then(Value::as_str)
+        == Some("spot");
+    if is_spot {
+        draft.ask(
+            "/max_wait_seconds",
+            Ask {
+                question: "How long may a spot job take, waits included?",
+                proposal: Some(steps_of(hours * 3600.0 * 2.0).into()),
+                why: "twice its run time".to_owned(),
+            },
+        );
+    }
+    let hourly: f64 = choices
+        .iter()
+        .filter_map(|choice| choice.usd_per_hour)
+        .sum();
+    let all_priced = choices.iter().all(|choice| choice.usd_per_hour.is_some());
+    let most = (hourly * hours * BUDGET_FACTOR / 5.0).ceil() * 5.0;
+    draft.ask(
+        "/budget_usd",
+        Ask {
+            question: "What may all trials together cost, in dollars?",
+            proposal: (all_priced && hourly > 0.0).then(|| json!(most)),
+            why: format!("each candidate to its last second, {hours:.0} h at ${hourly:.2} an hour together; a race spends less"),
+        },
+    );
+}

@@ -1,0 +1,208 @@
+//! What imports make of what people have.
+
+use std::collections::BTreeMap;
+
+use bakeoff_domain::money::price;
+use bakeoff_domain::spec::ExperimentSpec;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn imported(documents: &[Value], answers: &[(&str, Value)]) -> Result<Import, Vec<Unreadable>> {
+    let answers: BTreeMap<String, Value> = answers
+        .iter()
+        .map(|(pointer, value)| ((*pointer).to_owned(), value.clone()))
+        .collect();
+    let (prices, _) = price::shipped();
+    let calibration = Calibration::shipped();
+    import(Known {
+        documents,
+        answers: &answers,
+        prices: &prices,
+        home: "us-east-1",
+        calibration: &calibration,
+        stamp: "2026-11-28-15-51-19-696",
+    })
+}
+
+fn estimator() -> Value {
+    json!({
+        "sdk_class": "HuggingFace", "entry_point": "run_sft.py", "source_dir": "./src", "role": "arn:aws:iam::111122223333:role/train",
+        "instance_type": "ml.p4d.24xlarge", "instance_count": 1, "transformers_version": "4.49.0", "pytorch_version": "2.5.1",
+        "py_version": "py311", "region": "us-east-1", "max_run": 86400,
+        "hyperparameters": {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 4, "max_seq_length": 4096, "bf16": true, "learning_rate": 1e-5,
+            "gradient_checkpointing": true, "max_steps": 2000},
+        "inputs": {"training": "s3://data/train/"},
+        "subnets": ["subnet-1"], "security_group_ids": ["sg-1"]
+    })
+}
+
+fn asked<'a>(import: &'a Import, pointer: &str) -> Option<&'a ImportQuestion> {
+    import.questions.iter().find(|one| one.pointer == pointer)
+}
+
+#[test]
+fn an_estimator_becomes_an_experiment_that_can_be_read() {
+    let import = imported(&[estimator()], &[]).unwrap();
+    let open: Vec<&str> = import
+        .questions
+        .iter()
+        .filter(|one| one.proposal.is_none())
+        .map(|one| one.pointer.as_str())
+        .collect();
+    assert!(open.is_empty(), "{open:?}");
+    let spec: ExperimentSpec = serde_json::from_value(import.spec.clone()).unwrap();
+    let workload = spec.workload.unwrap();
+    assert_eq!(workload.model.layers, 28);
+    assert_eq!(workload.model.sequence_length, 4096);
+    assert_eq!(workload.global_batch, Some(64));
+    assert_eq!(workload.total_tokens, 2000 * 64 * 4096);
+    assert_eq!(
+        workload
+            .hyperparameters
+            .get("learning_rate")
+            .map(String::as_str),
+        Some("1e-05")
+    );
+    assert!(
+        !workload
+            .hyperparameters
+            .contains_key("per_device_train_batch_size")
+    );
+    assert!(!workload.metrics.is_empty(), "{import:#?}");
+    let own = spec.candidates.first().unwrap();
+    let profile = own.profile.as_ref().unwrap();
+    assert_eq!(own.instance_type, "ml.p4d.24xlarge");
+    assert_eq!(
+        (
+            profile.micro_batch_per_gpu,
+            profile.gradient_accumulation_steps
+        ),
+        (2, 4)
+    );
+    assert!(profile.activation_checkpointing);
+    assert_eq!(spec.candidates.len(), 4);
+    for candidate in &spec.candidates {
+        let profile = candidate.profile.as_ref().unwrap();
+        let each =
+            u64::from(profile.micro_batch_per_gpu) * u64::from(profile.gradient_accumulation_steps);
+        assert_eq!(
+            each * u64::from(candidate.accelerators()),
+            64,
+            "{}",
+            candidate.name
+        );
+    }
+    assert!(
+        import
+            .left_out
+            .iter()
+            .any(|one| one.member == "VpcConfig" && one.why.contains("outside the VPC"))
+    );
+    assert!(
+        asked(&import, "/workload/script/source_s3_uri").is_some(),
+        "its sources are on a machine"
+    );
+}
+
+#[test]
+fn an_answer_is_taken_and_not_asked_again() {
+    let answers = [
+        ("/workload/model/sequence_length", json!(1024)),
+        ("/workload/total_tokens", json!(5_000_000_000_u64)),
+        ("/budget_usd", json!(77)),
+        ("/labels", json!({"team": "legal"})),
+    ];
+    let import = imported(&["meta-llama/Llama-3.1-8B".into()], &answers).unwrap();
+    assert_eq!(import.spec["budget_usd"], 77);
+    assert_eq!(import.spec["labels"]["team"], "legal");
+    assert_eq!(import.spec["workload"]["model"]["sequence_length"], 1024);
+    for (pointer, _) in &answers {
+        assert!(asked(&import, pointer).is_none(), "{pointer}");
+    }
+    // Nothing names an image: it comes first.
+    assert!(
+        import
+            .questions
+            .first()
+            .is_some_and(|one| one.proposal.is_none())
+    );
+    let nowhere = imported(
+        &["gpt2".into()],
+        &[("budget", json!(1)), ("/name/first", json!(2))],
+    )
+    .unwrap_err();
+    assert_eq!(nowhere.len(), 2, "{nowhere:?}");
+}
+
+#[test]
+fn what_says_nothing_of_a_training_job_is_refused_with_a_way_out() {
+    let wrong = [
+        json!({"ProcessingJobName": "p", "ProcessingResources": {}, "AppSpecification": {}, "RoleArn": "r"}),
+        json!("somebody/unheard-of-7b"),
+        json!(7),
+    ];
+    let told = imported(&wrong, &[]).unwrap_err();
+    let pointers: Vec<&str> = told.iter().map(|one| one.pointer.as_str()).collect();
+    assert_eq!(pointers, ["/documents/0", "/documents/1", "/documents/2"]);
+    assert!(told.iter().all(|one| !one.fix.is_empty()));
+    assert!(imported(&[], &[]).is_err());
+}
+
+#[test]
+fn a_described_job_is_taken_as_a_body_is() {
+    let described = json!({
+        "TrainingJobName": "pytorch-training-2026-09-30-10-00-00-123", "TrainingJobArn": "arn:aws:sagemaker:eu-central-1:1:training-job/x",
+        "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed", "CreationTime": "2026-09-30T10:00:00Z",
+        "HyperParameters": {"sagemaker_program": "\"train.py\"", "sagemaker_submit_directory": "\"s3://b/source/sourcedir.tar.gz\"",
+            "batch_size": "8", "block_size": "1024", "epochs": "3"},
+        "AlgorithmSpecification": {"TrainingImage": "763104351884.dkr.ecr.eu-central-1.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04-sagemaker",
+            "TrainingInputMode": "FastFile", "MetricDefinitions": [{"Name": "train:loss", "Regex": "loss: ([0-9.]+)"}]},
+        "RoleArn": "arn:aws:iam::111122223333:role/train",
+        "InputDataConfig": [{"ChannelName": "train", "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/train"}}}],
+        "OutputDataConfig": {"S3OutputPath": "s3://b/out", "KmsKeyId": ""},
+        "ResourceConfig": {"InstanceType": "ml.p3.2xlarge", "InstanceCount": 2, "VolumeSizeInGB": 100},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400}, "EnableManagedSpotTraining": false, "EnableNetworkIsolation": false
+    });
+    let import = imported(&[described, "gpt2".into()], &[]).unwrap();
+    assert_eq!(import.spec["name"], "pytorch-training");
+    assert_eq!(import.spec["region"], "eu-central-1");
+    assert_eq!(
+        import.spec["workload"]["script"]["source_s3_uri"],
+        "s3://b/source/sourcedir.tar.gz"
+    );
+    assert_eq!(import.spec["workload"]["global_batch"], 16);
+    assert_eq!(
+        import.spec["workload"]["hyperparameters"],
+        json!({"epochs": "3"})
+    );
+    assert_eq!(import.spec["candidates"][0]["instance_count"], 2);
+    assert_eq!(
+        import.spec["candidates"][0]["profile"]["volume_size_gb"],
+        100
+    );
+    let members: Vec<&str> = import
+        .left_out
+        .iter()
+        .map(|one| one.member.as_str())
+        .collect();
+    assert_eq!(members, ["AlgorithmSpecification.TrainingInputMode"]);
+    // A loss alone says no speed.
+    assert!(asked(&import, "/workload/metrics").is_some());
+    assert!(asked(&import, "/workload/total_tokens").is_some_and(|one| one.proposal.is_none()));
+}
+
+#[test]
+fn deepspeed_says_how_the_job_is_split() {
+    let configuration = json!({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, "bf16": {"enabled": true},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}});
+    let import = imported(&[estimator(), configuration], &[]).unwrap();
+    let profile = &import.spec["candidates"][0]["profile"];
+    assert_eq!(profile["zero_stage"], 3);
+    assert_eq!(profile["cpu_offload"], "optimizer");
+    assert_eq!(
+        profile["micro_batch_per_gpu"], 2,
+        "the script's own argument stands"
+    );
+}

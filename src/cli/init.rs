@@ -1,0 +1,191 @@
+//! `bakeoff init`: an experiment from what people have, without a service, at the shipped prices. In a terminal it asks
+//! what only a person knows; elsewhere it takes each proposal, and says what is open.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bakeoff_domain::catalog::known_models;
+use bakeoff_planner::import::{self, Import, ImportQuestion, Known};
+use bakeoff_planner::predict::Calibration;
+use clap::Args;
+use serde_json::Value;
+
+use super::lint::shipped_prices;
+use bakeoff_process::clock::real_now;
+
+/// Where jobs run if nothing names a region.
+const HOME: &str = "us-east-1";
+/// Proposals longer than this are shown by what they are for.
+const SHOWN_MAX: usize = 100;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff init my-estimator.json Qwen/Qwen2.5-7B --answer /workload/total_tokens=500000000 -o spec.json"
+)]
+pub(super) struct InitOptions {
+    /// Files of JSON (an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what DescribeTrainingJob answers, a
+    /// model's config.json, a DeepSpeed configuration), and names of models, such as Qwen/Qwen2.5-7B.
+    #[arg(required = true)]
+    documents: Vec<String>,
+    /// An answer: POINTER=JSON, such as /budget_usd=200; may be repeated.
+    #[arg(long = "answer", value_parser = super::pair)]
+    answers: Vec<(String, String)>,
+    /// Take every proposal without asking.
+    #[arg(long)]
+    yes: bool,
+    /// Where the experiment is written.
+    #[arg(long, short, default_value = "experiment.json")]
+    output: PathBuf,
+    /// Print the whole import as JSON, and write no file.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
+    let documents = options.documents.iter().map(|name| document(name));
+    let documents = documents.collect::<anyhow::Result<Vec<Value>>>()?;
+    let mut answers: BTreeMap<String, Value> = options
+        .answers
+        .iter()
+        .map(|(pointer, text)| (pointer.clone(), value(text)))
+        .collect();
+    let mut made = imported(&documents, &answers)?;
+    let asks = stdin().is_terminal() && stdout().is_terminal() && !options.yes && !options.json;
+    // An answer may change what is proposed for the rest: the model decides which types hold it.
+    while let Some(question) = made.questions.first().filter(|_| asks).cloned() {
+        let answer = ask(&question)?;
+        answers.insert(question.pointer.clone(), answer);
+        made = imported(&documents, &answers)?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&made)?);
+        return Ok(exit(&made));
+    }
+    let written = serde_json::to_string_pretty(&made.spec)? + "\n";
+    std::fs::write(&options.output, written)
+        .with_context(|| options.output.display().to_string())?;
+    report(&made, &options.output);
+    Ok(exit(&made))
+}
+
+fn exit(made: &Import) -> ExitCode {
+    if made.is_complete {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// A file's document, or the name of a model.
+fn document(name: &str) -> anyhow::Result<Value> {
+    let path = Path::new(name);
+    if path.exists() || name.ends_with(".json") {
+        return super::lint::read(path);
+    }
+    if known_models::find(name).is_none() {
+        bail!("{name} is no file, and no model that is known here: send its config.json");
+    }
+    Ok(name.into())
+}
+
+/// An answer is JSON, or else text.
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+fn imported(documents: &[Value], answers: &BTreeMap<String, Value>) -> anyhow::Result<Import> {
+    let region = import::region(documents, answers);
+    let region = region.as_deref().unwrap_or(HOME);
+    let made = import::import(Known {
+        documents,
+        answers,
+        prices: &shipped_prices(region),
+        home: region,
+        calibration: &Calibration::shipped(),
+        stamp: &real_now().format("%Y-%m-%d-%H-%M-%S-%3f").to_string(),
+    });
+    made.map_err(|errors| {
+        let lines = errors
+            .iter()
+            .map(|error| format!("{}: {}\n  → {}", error.pointer, error.why, error.fix));
+        anyhow::anyhow!(lines.collect::<Vec<String>>().join("\n"))
+    })
+}
+
+fn ask(question: &ImportQuestion) -> anyhow::Result<Value> {
+    println!("\n{}  ({})", question.question, question.why);
+    loop {
+        match &question.proposal {
+            Some(proposal) => print!("[{}] ", shown(proposal)),
+            None => print!("> "),
+        }
+        stdout().flush()?;
+        let mut line = String::new();
+        if stdin().lock().read_line(&mut line)? == 0 {
+            bail!("nothing was answered; --yes takes each proposal");
+        }
+        match (line.trim(), &question.proposal) {
+            ("", Some(proposal)) => return Ok(proposal.clone()),
+            ("", None) => println!("An answer is needed."),
+            (text, _) => return Ok(value(text)),
+        }
+    }
+}
+
+fn shown(proposal: &Value) -> String {
+    let text = match proposal {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(Value::is_object) => {
+            let names = items.iter().filter_map(|item| item.get("name")?.as_str());
+            names.collect::<Vec<&str>>().join(", ")
+        }
+        other => other.to_string(),
+    };
+    if text.chars().count() <= SHOWN_MAX {
+        return text;
+    }
+    let begin: String = text.chars().take(SHOWN_MAX).collect();
+    format!("{begin} …")
+}
+
+fn report(made: &Import, output: &Path) {
+    println!("{} is written, from:", output.display());
+    for field in &made.read {
+        println!("  {}  ←  {}", field.pointer, field.from);
+    }
+    let (proposed, open): (Vec<_>, Vec<_>) = made
+        .questions
+        .iter()
+        .partition(|one| one.proposal.is_some());
+    if !proposed.is_empty() {
+        println!("\nProposed; change what is wrong:");
+    }
+    for question in proposed {
+        let proposal = question.proposal.as_ref().map(shown).unwrap_or_default();
+        println!(
+            "  {} = {proposal}\n      {}",
+            question.pointer, question.why
+        );
+    }
+    if !made.left_out.is_empty() {
+        println!("\nLeft out:");
+    }
+    for field in &made.left_out {
+        println!("  {}: {}", field.member, field.why);
+    }
+    if open.is_empty() {
+        println!("\nNext: bakeoff plan {}", output.display());
+        return;
+    }
+    println!("\nStill needed:");
+    for question in open {
+        println!(
+            "  {}: {} ({})",
+            question.pointer, question.question, question.why
+        );
+    }
+    println!("\nNext: the same again, with --answer POINTER=JSON for each of these");
+}
