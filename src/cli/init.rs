@@ -165,10 +165,10 @@ fn report(made: &Import, output: &Path) {
     }
     for question in proposed {
         let proposal = question.proposal.as_ref().map(shown).unwrap_or_default();
-        println!(
-            "  {} = {proposal}\n      {}",
-            question.pointer, question.why
-        );
+        println!("  {} = {proposal}", question.pointer);
+        for reason in question.why.split("; ") {
+            println!("      {reason}");
+        }
     }
     if !made.left_out.is_empty() {
         println!("\nLeft out:");

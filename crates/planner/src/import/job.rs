@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::draft::{Ask, Draft};
 use super::hyperparameters::Hyperparameters;
-use super::material::Material;
+use super::material::{COMPILER, Material};
 use crate::lint::job::registry_region;
 
 /// Members of a body that need no word: they are taken, or stand in a description only.
@@ -54,7 +54,11 @@ const SILENT: [&str; 38] = [
 ];
 
 /// Members that matter, and that an experiment has no place for yet.
-const LEFT_OUT: [(&str, &str); 8] = [
+const LEFT_OUT: [(&str, &str); 9] = [
+    (
+        COMPILER,
+        "SageMaker Training Compiler is discontinued: its jobs are not compiled",
+    ),
     (
         "VpcConfig",
         "its jobs run outside the VPC: do not start it where they must run inside",

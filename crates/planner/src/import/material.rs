@@ -3,7 +3,7 @@
 use bakeoff_domain::catalog::known_models;
 use serde_json::{Map, Value};
 
-use crate::lint::{Kind, kind_of, trainer};
+use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
 
 /// A document that no experiment can be made from, or an answer to nothing.
@@ -72,7 +72,8 @@ impl Material {
         let entries = document.as_object().cloned().unwrap_or_default();
         match kind {
             Kind::Experiment => self.experiment = Some(document.clone()),
-            Kind::TrainingJob => self.body = document.clone(),
+            // Some write its members as Python does: training_job_name.
+            Kind::TrainingJob => self.body = shape::shaped(document),
             Kind::ModelTrainer => {
                 self.local_sources = entries
                     .get("source_code")
@@ -130,9 +131,17 @@ fn is_local(place: Option<&Value>) -> bool {
     place.is_some_and(|place| !place.starts_with("s3://"))
 }
 
+/// SageMaker Training Compiler, which gets no new versions.
+pub(super) const COMPILER: &str = "compiler_config";
+
 /// Stands in for what an estimator is rendered with and an import can do without.
-const STAND_INS: [(&str, &str, &str); 2] = [
+const STAND_INS: [(&str, &str, &str); 3] = [
     ("role", "arn:aws:iam::000000000000:role/unknown", "/RoleArn"),
+    (
+        "image_uri",
+        "000000000000.dkr.ecr.us-east-1.amazonaws.com/unknown:1",
+        "/AlgorithmSpecification/TrainingImage",
+    ),
     (
         "instance_type",
         "ml.g5.xlarge",
@@ -143,13 +152,16 @@ const STAND_INS: [(&str, &str, &str); 2] = [
 /// The body that the SDK would send, without what was not said.
 fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
     let mut filled = arguments.clone();
-    let missing: Vec<&(&str, &str, &str)> = STAND_INS
-        .iter()
-        .filter(|(name, ..)| {
-            !arguments.contains_key(*name)
-                && !(*name == "instance_type" && arguments.contains_key("instance_groups"))
-        })
-        .collect();
+    filled.remove(COMPILER);
+    let is_missing = |name: &str| match name {
+        "instance_type" => {
+            !arguments.contains_key(name) && !arguments.contains_key("instance_groups")
+        }
+        "image_uri" => estimator::image(arguments).is_none(),
+        _ => !arguments.contains_key(name),
+    };
+    let missing = STAND_INS.iter().filter(|(name, ..)| is_missing(name));
+    let missing: Vec<&(&str, &str, &str)> = missing.collect();
     for (name, value, _) in &missing {
         filled.insert((*name).to_owned(), (*value).into());
     }
@@ -163,6 +175,12 @@ fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Re
         if let Some(holder) = body.pointer_mut(holder).and_then(Value::as_object_mut) {
             holder.remove(member);
         }
+    }
+    if let Some(members) = body
+        .as_object_mut()
+        .filter(|_| arguments.contains_key(COMPILER))
+    {
+        members.insert(COMPILER.to_owned(), true.into());
     }
     Ok(body)
 }

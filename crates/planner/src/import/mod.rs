@@ -10,6 +10,8 @@ mod proposals;
 
 use std::collections::BTreeMap;
 
+use bakeoff_domain::catalog::hugging_face;
+use bakeoff_domain::finding::escaped;
 use bakeoff_domain::money::price::Price;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -82,6 +84,8 @@ pub struct Known<'a> {
     pub stamp: &'a str,
 }
 
+const MODEL: &str = "/workload/model";
+
 /// The region that an import is for, whose prices it needs; `None` if nothing names one, or nothing can be read.
 pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<String> {
     if let Some(answer) = answers.get("/region").and_then(Value::as_str) {
@@ -96,8 +100,24 @@ pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<
 /// # Errors
 /// Names each document that says nothing of a training job, or that cannot be read.
 pub fn import(known: Known<'_>) -> Result<Import, Vec<Unreadable>> {
-    let material = Material::of(known.documents, known.stamp)?;
-    let mut draft = Draft::new(known.answers);
+    let (mut documents, mut answers) = (known.documents.to_vec(), known.answers.clone());
+    // A model is answered as it is sent: by its name, or its config.json.
+    if let Some(model) = answers
+        .get(MODEL)
+        .filter(|model| model.is_string() || hugging_face::is_config(model))
+        .cloned()
+    {
+        documents.push(model);
+        answers.remove(MODEL);
+    }
+    let material = Material::of(&documents, known.stamp).map_err(|mut errors| {
+        let last = format!("/documents/{}", known.documents.len());
+        for error in errors.iter_mut().filter(|error| error.pointer == last) {
+            error.pointer = format!("/answers/{}", escaped(MODEL));
+        }
+        errors
+    })?;
+    let mut draft = Draft::new(&answers);
     if let Some(spec) = &material.experiment {
         draft.spec = spec.clone();
         draft.set_answers()?;

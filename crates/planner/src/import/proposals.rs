@@ -16,20 +16,25 @@ use super::draft::{Ask, Draft};
 use super::hyperparameters::Hyperparameters;
 use super::material::Material;
 use crate::lint::job::{self, Job};
+use crate::predict::fit::{Verdict, fit};
 use crate::predict::strategy::{Question, advise};
 use crate::setup::Setup;
 
 /// Types that are proposed, the job's own among them.
 const CANDIDATES_MAX: usize = 4;
-/// Types that are considered run the whole job on at most as many instances as the job itself, or one.
+/// What costs more an hour than this many times the job's own instances is not proposed.
+const DEARER_MAX: f64 = 4.0;
 const BATCH_PROPOSED: u64 = 64;
-/// A trial takes about this long on the type in the middle.
-const TRIAL_SECONDS: f64 = 20.0 * 60.0;
+/// A trial takes at least this long on the slowest candidate, and on the fastest.
+const ON_SLOWEST_SECONDS: f64 = 20.0 * 60.0;
+const ON_FASTEST_SECONDS: f64 = 5.0 * 60.0;
 /// Beside its steps: start, download, evaluations, and a type that is half as fast as predicted.
 const RUNTIME_FACTOR: f64 = 3.0;
 const RUNTIME_LEAST: f64 = 3600.0;
-/// Volumes, and what is billed beside instances.
-const BUDGET_FACTOR: f64 = 1.1;
+/// What a trial's job may be billed beyond its maximum run time: download, and the end after a stop.
+const BEYOND_HOURS: f64 = 0.5;
+/// Volumes, and reading metrics.
+const BUDGET_FACTOR: f64 = 1.02;
 
 /// A type, and how it would train.
 struct Choice {
@@ -39,6 +44,8 @@ struct Choice {
     /// Predicted.
     tokens_per_second: Option<f64>,
     usd_per_hour: Option<f64>,
+    /// Of an estimated price, its upper end.
+    usd_per_hour_max: Option<f64>,
     why: String,
 }
 
@@ -96,10 +103,15 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
             calibration: known.calibration,
         };
         for choice in &mut choices {
-            choice.tokens_per_second =
-                predicted(ask(choice.instance, choice.count), &choice.profile);
+            let question = ask(choice.instance, choice.count);
+            split_if_needed(question, choice);
+            choice.tokens_per_second = predicted(question, &choice.profile);
         }
         let most = own.map_or(1, |(_, count)| count);
+        let own_price = own.and_then(|(own, count)| {
+            Some(prices.get(own.instance_type.as_str())? * f64::from(count))
+        });
+        let dearest = own_price.map_or(f64::INFINITY, |own| own * DEARER_MAX);
         let mut others = others(
             ask,
             own,
@@ -107,15 +119,21 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
                 region: &region,
                 prices: &prices,
                 most,
+                dearest,
             },
         );
         others.truncate(CANDIDATES_MAX - choices.len());
         choices.extend(others);
     }
     for choice in &mut choices {
-        choice.usd_per_hour = prices
-            .get(choice.instance.instance_type.as_str())
-            .map(|usd| usd * f64::from(choice.count));
+        let name = choice.instance.instance_type.as_str();
+        let each = |usd: f64| usd * f64::from(choice.count);
+        choice.usd_per_hour = prices.get(name).copied().map(each);
+        let price = known
+            .prices
+            .iter()
+            .find(|price| price.region == region && price.instance_type == name);
+        choice.usd_per_hour_max = price.map(|price| each(price.ceiling().as_f64()));
     }
     candidates(&choices, &job, material, draft);
     lengths(
@@ -219,6 +237,7 @@ fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
         profile,
         tokens_per_second: None,
         usd_per_hour: None,
+        usd_per_hour_max: None,
         why: "as it is".to_owned(),
     }
 }
@@ -234,6 +253,44 @@ fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
     Some(expected)
 }
 
+/// A job that runs although its model would not fit as its arguments say is split by its script: the first ZeRO stage
+/// that fits stands for that, or else the adviser's way.
+fn split_if_needed(question: Question<'_>, choice: &mut Choice) {
+    let verdict = |profile: &ProfileSpec| {
+        let setup = Setup {
+            model: question.model,
+            profile,
+            precision: question.precision,
+            cluster: question.cluster,
+        };
+        fit(setup).verdict
+    };
+    if verdict(&choice.profile) != Verdict::DoesNotFit {
+        return;
+    }
+    let split = (1..=3).map(|zero_stage| ProfileSpec {
+        zero_stage,
+        ..choice.profile.clone()
+    });
+    let advised = || advise(question).ok().map(|advice| advice.profile);
+    let Some(profile) = split
+        .into_iter()
+        .find(|profile| verdict(profile) == Verdict::Fits)
+        .or_else(advised)
+    else {
+        return;
+    };
+    let volume_size_gb = choice.profile.volume_size_gb;
+    choice.why = format!(
+        "as its arguments say, the model would not fit: ZeRO {} is supposed, correct it if its script splits otherwise",
+        profile.zero_stage
+    );
+    choice.profile = ProfileSpec {
+        volume_size_gb,
+        ..profile
+    };
+}
+
 /// Where other types are looked for.
 #[derive(Clone, Copy)]
 struct Among<'a> {
@@ -241,6 +298,8 @@ struct Among<'a> {
     prices: &'a BTreeMap<&'a str, f64>,
     /// The most instances of one type.
     most: u32,
+    /// The most dollars an hour.
+    dearest: f64,
 }
 
 /// Other types that hold the model at the same batch, the cheapest per token first, one of each accelerator.
@@ -271,6 +330,7 @@ fn others<'a>(
                     profile: advice.profile,
                     tokens_per_second: advice.tokens_per_second,
                     usd_per_hour: Some(each * f64::from(count)),
+                    usd_per_hour_max: None,
                     why: "it holds the model at the same batch".to_owned(),
                 })
             });
@@ -280,6 +340,7 @@ fn others<'a>(
             })
         })
         .filter(|choice| choice.usd_per_million_tokens().is_finite())
+        .filter(|choice| choice.usd_per_hour.is_some_and(|usd| usd <= among.dearest))
         .collect();
     found.sort_by(|one, other| {
         one.usd_per_million_tokens()
@@ -334,6 +395,13 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
         })
         .collect();
     let is_found = !all.is_empty();
+    // They follow from the model, which is asked for.
+    if !is_found
+        && draft.get("/workload/model/layers").is_none()
+        && draft.answer("/workload/model").is_none()
+    {
+        return;
+    }
     draft.ask(
         "/candidates",
         Ask {
@@ -384,27 +452,30 @@ fn lengths(choices: &[Choice], told: &Hyperparameters, sizes: Sizes, draft: &mut
         why: "it is what is bought in the end: tokens of the data × epochs".to_owned(),
     });
     let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
-    let mut speeds: Vec<f64> = choices
-        .iter()
-        .filter_map(|choice| choice.tokens_per_second)
-        .collect();
-    speeds.sort_by(f64::total_cmp);
-    let middle = speeds.get(speeds.len() / 2).copied();
-    let proposal = middle.map(|speed| {
-        let steps = (speed * TRIAL_SECONDS / real(of_step)).ceil().max(50.0);
+    let speeds = || choices.iter().filter_map(|choice| choice.tokens_per_second);
+    let (slowest, fastest) = (speeds().reduce(f64::min), speeds().reduce(f64::max));
+    let proposal = slowest.zip(fastest).map(|(slowest, fastest)| {
+        let least = (slowest * ON_SLOWEST_SECONDS).max(fastest * ON_FASTEST_SECONDS);
+        let steps = (least / real(of_step)).ceil().max(50.0);
         let tokens = steps_of(steps).saturating_mul(of_step);
         total.map_or(tokens, |total| tokens.min(total))
     });
+    let is_predicted = proposal.is_some();
+    let proposal = proposal.or_else(|| Some(total? / 20));
+    // It follows from what is asked already.
+    if proposal.is_none() && draft.answer("/workload/trial_tokens").is_none() {
+        return;
+    }
     draft.ask(
         "/workload/trial_tokens",
         Ask {
             question: "How many tokens does a trial train on?",
-            proposal: proposal.or_else(|| Some(total? / 20)).map(Into::into),
-            why: match middle {
-                Some(_) => {
-                    "about twenty minutes on the type in the middle, as predicted".to_owned()
-                }
-                None => "nothing is predicted: a twentieth of the whole".to_owned(),
+            proposal: proposal.map(Into::into),
+            why: if is_predicted {
+                "as predicted, twenty minutes on the slowest candidate, and five on the fastest"
+                    .to_owned()
+            } else {
+                "nothing is predicted: a twentieth of the whole".to_owned()
             },
         },
     );
@@ -420,6 +491,10 @@ fn steps_of(steps: f64) -> u64 {
 }
 
 fn money(choices: &[Choice], draft: &mut Draft<'_>) {
+    // Both follow from the candidates.
+    if choices.is_empty() && draft.answer("/candidates").is_none() {
+        return;
+    }
     let tokens = draft.get("/workload/trial_tokens").and_then(Value::as_u64);
     let slowest = choices
         .iter()
@@ -454,16 +529,18 @@ fn money(choices: &[Choice], draft: &mut Draft<'_>) {
     }
     let hourly: f64 = choices
         .iter()
-        .filter_map(|choice| choice.usd_per_hour)
+        .filter_map(|choice| choice.usd_per_hour_max)
         .sum();
-    let all_priced = choices.iter().all(|choice| choice.usd_per_hour.is_some());
-    let most = (hourly * hours * BUDGET_FACTOR / 5.0).ceil() * 5.0;
+    let all_priced = choices
+        .iter()
+        .all(|choice| choice.usd_per_hour_max.is_some());
+    let most = (hourly * (hours + BEYOND_HOURS) * BUDGET_FACTOR / 5.0).ceil() * 5.0;
     draft.ask(
         "/budget_usd",
         Ask {
             question: "What may all trials together cost, in dollars?",
             proposal: (all_priced && hourly > 0.0).then(|| json!(most)),
-            why: format!("each candidate to its last second, {hours:.0} h at ${hourly:.2} an hour together; a race spends less"),
+            why: format!("each candidate to its last second, {hours:.0} h at up to ${hourly:.2} an hour together; a race spends less"),
         },
     );
 }

@@ -128,6 +128,15 @@ fn an_answer_is_taken_and_not_asked_again() {
             .first()
             .is_some_and(|one| one.proposal.is_none())
     );
+    let unknown = imported(
+        &["gpt2".into()],
+        &[("/workload/model", json!("nobody/knows-7b"))],
+    )
+    .unwrap_err();
+    assert_eq!(
+        unknown.first().map(|one| one.pointer.as_str()),
+        Some("/answers/~1workload~1model")
+    );
     let nowhere = imported(
         &["gpt2".into()],
         &[("budget", json!(1)), ("/name/first", json!(2))],
@@ -205,4 +214,63 @@ fn deepspeed_says_how_the_job_is_split() {
         profile["micro_batch_per_gpu"], 2,
         "the script's own argument stands"
     );
+}
+
+/// Every document of ours that is of a training job becomes an experiment with one round of questions.
+#[test]
+fn one_round_of_answers_is_enough() {
+    let answers = [
+        (
+            "/workload/image",
+            json!("111122223333.dkr.ecr.us-east-1.amazonaws.com/train:1"),
+        ),
+        (
+            "/workload/role_arn",
+            json!("arn:aws:iam::111122223333:role/train"),
+        ),
+        ("/workload/output_s3_uri", json!("s3://bucket/out/")),
+        (
+            "/workload/script/source_s3_uri",
+            json!("s3://bucket/source/sourcedir.tar.gz"),
+        ),
+        ("/workload/model", json!("Qwen/Qwen2.5-7B")),
+        ("/workload/metrics", json!("hf-trainer")),
+        ("/workload/total_tokens", json!(1_000_000_000)),
+        ("/budget_usd", json!(500)),
+    ];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/documents");
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let kind = crate::lint::kind_of(&document);
+        if !matches!(
+            kind,
+            Some(crate::lint::Kind::TrainingJob | crate::lint::Kind::Estimator)
+        ) {
+            continue;
+        }
+        let name = path.display();
+        let documents = [document];
+        let first = imported(&documents, &[]).unwrap_or_else(|told| panic!("{name}: {told:?}"));
+        let open: Vec<&str> = first
+            .questions
+            .iter()
+            .filter(|one| one.proposal.is_none())
+            .map(|one| one.pointer.as_str())
+            .collect();
+        let asked: Vec<(&str, Value)> = answers
+            .iter()
+            .filter(|(pointer, _)| open.contains(pointer))
+            .cloned()
+            .collect();
+        let second = imported(&documents, &asked).unwrap_or_else(|told| panic!("{name}: {told:?}"));
+        assert!(second.is_complete, "{name}: {:#?}", second.questions);
+        let spec = serde_json::from_value::<ExperimentSpec>(second.spec.clone());
+        let spec = spec.unwrap_or_else(|why| panic!("{name}: {why}\n{:#}", second.spec));
+        assert!(!spec.candidates.is_empty(), "{name}");
+        read += 1;
+    }
+    assert!(read > 30, "{read}");
 }

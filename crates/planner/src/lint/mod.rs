@@ -24,7 +24,7 @@ mod recognised;
 mod rendered;
 mod request;
 pub mod run;
-mod shape;
+pub(crate) mod shape;
 pub(crate) mod trainer;
 mod training;
 mod variables;

@@ -214,7 +214,7 @@ fn renamed(call: Call, place: &str, path: &str, key: &str) -> Option<(String, &'
 }
 
 /// Converts the keys of a value to the API's spelling.
-pub(super) fn shaped(value: &Value) -> Value {
+pub(crate) fn shaped(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
             let renamed = entries.iter().map(|(key, value)| {
