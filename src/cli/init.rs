@@ -2,6 +2,7 @@
 //! what only a person knows; elsewhere it takes each proposal, and says what is open.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,7 +83,8 @@ fn exit(made: &Import) -> ExitCode {
 /// A file's document, or the name of a model.
 fn document(name: &str) -> anyhow::Result<Value> {
     let path = Path::new(name);
-    if path.exists() || name.ends_with(".json") {
+    let is_json = |extension: &OsStr| extension.eq_ignore_ascii_case("json");
+    if path.exists() || path.extension().is_some_and(is_json) {
         return super::lint::read(path);
     }
     if known_models::find(name).is_none() {

@@ -18,6 +18,7 @@ pub mod events;
 pub mod experiments;
 pub mod findings;
 pub mod full_runs;
+pub mod imports;
 pub mod keys;
 pub mod logs;
 pub mod looks;

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::money::price;
-use bakeoff_planner::import::{self, Import, Known, Unreadable};
+use bakeoff_planner::import::{self, Known, Unreadable};
 use bakeoff_planner::predict::Calibration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,6 +16,7 @@ use crate::plumbing::auth::Caller;
 use crate::plumbing::extract::Strict;
 use crate::plumbing::heavy::{self, aside};
 use crate::plumbing::problem::{FieldError, Problem, Problems};
+use bakeoff_api::imports::ImportView;
 use bakeoff_service::app::App;
 use bakeoff_store::money::prices::PricesOf;
 
@@ -51,7 +52,7 @@ fn unreadable(errors: Vec<Unreadable>) -> Problem {
 /// trial, metrics by framework, a budget), and asks what only a person knows, all at once. Nothing is written or started: send
 /// `spec` to `/v1/plans` and `/v1/experiments`.
 #[utoipa::path(post, path = "/v1/imports", operation_id = "importExperiment", tag = "plans", request_body = NewImport,
-    responses((status = 200, description = "The experiment, and what is open", body = Import), Problems))]
+    responses((status = 200, description = "The experiment, and what is open", body = ImportView), Problems))]
 pub(crate) async fn import(
     State(app): State<App>,
     caller: Caller,
@@ -84,5 +85,6 @@ pub(crate) async fn import(
             stamp: &now.format("%Y-%m-%d-%H-%M-%S-%3f").to_string(),
         })
     });
-    heavy::json(made.await?.map_err(unreadable)?).await
+    let made = made.await?.map_err(unreadable)?;
+    heavy::json(ImportView::from(made)).await
 }

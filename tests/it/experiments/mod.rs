@@ -3,6 +3,7 @@
 pub(crate) mod additions;
 pub(crate) mod changes;
 pub(crate) mod full_run;
+pub(crate) mod imports;
 pub(crate) mod looks;
 pub(crate) mod preview;
 pub(crate) mod purchase;

@@ -15,6 +15,12 @@ pub(super) struct Draft<'a> {
     left_out: Vec<LeftOutField>,
 }
 
+/// What a document says.
+pub(super) struct Found {
+    pub(super) value: Value,
+    pub(super) from: String,
+}
+
 /// What is asked where nothing says it.
 pub(super) struct Ask<'q> {
     pub(super) question: &'q str,
@@ -75,11 +81,11 @@ impl<'a> Draft<'a> {
     pub(super) fn take_or_ask(
         &mut self,
         pointer: &str,
-        found: Option<(Value, String)>,
+        found: Option<Found>,
         ask: impl FnOnce() -> Ask<'static>,
     ) {
         match found {
-            Some((value, from)) => self.take(pointer, value, from),
+            Some(found) => self.take(pointer, found.value, found.from),
             None => self.ask(pointer, ask()),
         }
     }

@@ -6,7 +6,7 @@ use bakeoff_domain::measure::metric;
 use bakeoff_domain::spec::metric_definitions;
 use serde_json::{Map, Value, json};
 
-use super::draft::{Ask, Draft};
+use super::draft::{Ask, Draft, Found};
 use super::hyperparameters::Hyperparameters;
 use super::material::{COMPILER, Material};
 use crate::lint::job::registry_region;
@@ -107,7 +107,28 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
             },
         ),
     }
-    let found = |pointer: &str| Some((body.pointer(pointer)?.clone(), dotted(pointer)));
+    places(body, draft);
+    channels(body, draft);
+    script(material, &told, draft);
+    versions(image, draft);
+    model(material, &told, draft);
+    metrics(body, &told, draft);
+    limits(body, draft);
+    let own = told.of_script();
+    if !own.is_empty() {
+        draft.take("/workload/hyperparameters", json!(own), "HyperParameters");
+    }
+    left_out(body, draft);
+}
+
+/// Its image, its role and where its models go.
+fn places(body: &Value, draft: &mut Draft<'_>) {
+    let found = |pointer: &str| {
+        Some(Found {
+            value: body.pointer(pointer)?.clone(),
+            from: dotted(pointer),
+        })
+    };
     draft.take_or_ask(
         "/workload/image",
         found("/AlgorithmSpecification/TrainingImage"),
@@ -123,23 +144,12 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
         why: "nothing names one: the ARN of SageMaker's execution role".to_owned(),
     });
     let output =
-        found("/OutputDataConfig/S3OutputPath").filter(|(path, _)| path.as_str() != Some(""));
+        found("/OutputDataConfig/S3OutputPath").filter(|found| found.value.as_str() != Some(""));
     draft.take_or_ask("/workload/output_s3_uri", output, || Ask {
         question: "Where do models go?",
         proposal: None,
         why: "nothing names a place: s3://bucket/prefix/".to_owned(),
     });
-    channels(body, draft);
-    script(material, &told, draft);
-    versions(image, draft);
-    model(material, &told, draft);
-    metrics(body, &told, draft);
-    limits(body, draft);
-    let own = told.of_script();
-    if !own.is_empty() {
-        draft.take("/workload/hyperparameters", json!(own), "HyperParameters");
-    }
-    left_out(body, draft);
 }
 
 /// A job runs where its image is.
@@ -337,6 +347,19 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
             },
         ),
     }
+    sequence_length(longest, told, draft);
+    if let Some((rank, member)) = told.lora_rank() {
+        draft.take(
+            "/workload/model/lora_rank",
+            rank,
+            format!("HyperParameters.{member}"),
+        );
+    }
+    precision(material, told, draft);
+}
+
+/// `longest`: what the model can take.
+fn sequence_length(longest: Option<u32>, told: &Hyperparameters, draft: &mut Draft<'_>) {
     let is_decoder = draft.get("/workload/model/layers").is_some()
         || draft
             .get("/workload/model")
@@ -358,16 +381,13 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
             },
         );
     }
-    if let Some((rank, member)) = told.lora_rank() {
-        draft.take(
-            "/workload/model/lora_rank",
-            rank,
-            format!("HyperParameters.{member}"),
-        );
-    }
-    let precision = told
-        .precision()
-        .map(|(precision, member)| (json!(precision), format!("HyperParameters.{member}")));
+}
+
+fn precision(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
+    let precision = told.precision().map(|(precision, member)| Found {
+        value: json!(precision),
+        from: format!("HyperParameters.{member}"),
+    });
     let of_deepspeed = || {
         let entries = material.deepspeed.as_ref()?;
         let is_on = |name: &str| {
@@ -380,7 +400,10 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
         let (name, _) = is_on("bf16")
             .map(|on| ("bf16", on))
             .or_else(|| Some(("fp16", is_on("fp16")?)))?;
-        Some((name.into(), "DeepSpeed's configuration".to_owned()))
+        Some(Found {
+            value: name.into(),
+            from: "DeepSpeed's configuration".to_owned(),
+        })
     };
     draft.take_or_ask(
         "/workload/precision",
@@ -441,7 +464,7 @@ fn metrics(body: &Value, told: &Hyperparameters, draft: &mut Draft<'_>) {
         "/workload/metrics",
         Ask {
             question: "Which framework writes the log? Speed is read from it",
-            proposal: (!own.is_empty()).then(|| Value::Array(own)),
+            proposal: (!own.is_empty()).then_some(Value::Array(own)),
             why: format!(
                 "neither the image nor the script is known: {}",
                 metric_definitions::names()

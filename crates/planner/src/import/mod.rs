@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 use bakeoff_domain::catalog::hugging_face;
 use bakeoff_domain::finding::escaped;
 use bakeoff_domain::money::price::Price;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use self::draft::Draft;
 use self::material::Material;
@@ -23,21 +22,20 @@ pub use self::material::Unreadable;
 use crate::predict::Calibration;
 
 /// What a person may want to answer differently, or must answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportQuestion {
     /// JSON pointer into the experiment: what an answer is named by.
     pub pointer: String,
     pub question: String,
     /// Already in the specification; absent where nothing can be proposed, and an answer is needed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<Value>,
     /// Why it cannot be known, or what the proposal rests on.
     pub why: String,
 }
 
 /// What was taken from where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImportedField {
     /// JSON pointer into the experiment.
     pub pointer: String,
@@ -46,7 +44,7 @@ pub struct ImportedField {
 }
 
 /// What an experiment has no place for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOutField {
     /// The member of the job's body.
     pub member: String,
@@ -55,10 +53,9 @@ pub struct LeftOutField {
 }
 
 /// An experiment that was made, with everything that a person should know of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Import {
     /// The experiment, complete but for the questions without a proposal.
-    #[schema(value_type = Object)]
     pub spec: Value,
     /// Whether it can be planned as it is: nothing is left that must be answered.
     pub is_complete: bool,

@@ -1,7 +1,7 @@
 //! What nobody has said, and can be proposed: types beside the job's own, how each trains the same batch, how long a
 //! trial is, and what all of it may cost.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
@@ -12,7 +12,7 @@ use bakeoff_domain::spec::{Precision, ProfileSpec};
 use serde_json::{Value, json};
 
 use super::Known;
-use super::draft::{Ask, Draft};
+use super::draft::{Ask, Draft, Found};
 use super::hyperparameters::Hyperparameters;
 use super::material::Material;
 use crate::lint::job::{self, Job};
@@ -38,8 +38,7 @@ const BUDGET_FACTOR: f64 = 1.02;
 
 /// A type, and how it would train.
 struct Choice {
-    instance: &'static InstanceType,
-    count: u32,
+    cluster: Cluster<'static>,
     profile: ProfileSpec,
     /// Predicted.
     tokens_per_second: Option<f64>,
@@ -58,6 +57,26 @@ impl Choice {
     }
 }
 
+/// Prices of one region.
+#[derive(Clone, Copy)]
+struct Market<'a> {
+    region: &'a str,
+    prices: &'a [Price],
+}
+
+impl Market<'_> {
+    fn price(&self, instance_type: &str) -> Option<&Price> {
+        let here =
+            |price: &&Price| price.region == self.region && price.instance_type == instance_type;
+        self.prices.iter().find(here)
+    }
+
+    fn usd_per_hour(&self, cluster: Cluster<'_>) -> Option<f64> {
+        let price = self.price(&cluster.instance.instance_type)?;
+        Some(price.usd_per_hour.as_f64() * f64::from(cluster.count))
+    }
+}
+
 /// Proposes what is left.
 pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'_>) {
     let told = Hyperparameters::of(&material.body);
@@ -67,89 +86,65 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned();
-    let prices: BTreeMap<&str, f64> = known
-        .prices
-        .iter()
-        .filter(|price| price.region == region)
-        .map(|price| (price.instance_type.as_str(), usd(price)))
-        .collect();
-    let shape = draft.get("/workload/model").cloned().unwrap_or_default();
-    let shape: Option<ModelShape> = serde_json::from_value(with_answers(shape, draft)).ok();
-    let shape = shape.filter(ModelShape::is_described);
-    let precision = draft.get("/workload/precision").cloned();
-    let precision: Precision = precision
-        .and_then(|precision| serde_json::from_value(precision).ok())
-        .unwrap_or(Precision::Bf16);
+    let market = Market {
+        region: &region,
+        prices: known.prices,
+    };
+    let shape = described(draft);
     let own = own_type(&job);
     let batch = global_batch(&told, own, draft);
-    let mut choices = Vec::new();
-    if let Some((instance, count)) = own {
-        choices.push(own_choice(
-            material,
-            &told,
-            Own {
-                instance,
-                count,
-                batch,
-            },
-        ));
-    }
+    let mut choices: Vec<Choice> = own
+        .into_iter()
+        .map(|own| {
+            own_choice(
+                material,
+                &told,
+                Own {
+                    cluster: own,
+                    batch,
+                },
+            )
+        })
+        .collect();
     if let Some(shape) = &shape {
-        let ask = |instance: &'static InstanceType, count: u32| Question {
+        let precision = draft
+            .get("/workload/precision")
+            .cloned()
+            .map(serde_json::from_value);
+        let precision = precision.and_then(Result::ok).unwrap_or(Precision::Bf16);
+        let ask = |cluster: Cluster<'static>| Question {
             model: shape,
             precision,
             global_batch: batch,
-            cluster: Cluster { instance, count },
+            cluster,
             calibration: known.calibration,
         };
         for choice in &mut choices {
-            let question = ask(choice.instance, choice.count);
+            let question = ask(choice.cluster);
             split_if_needed(question, choice);
             choice.tokens_per_second = predicted(question, &choice.profile);
         }
-        let most = own.map_or(1, |(_, count)| count);
-        let own_price = own.and_then(|(own, count)| {
-            Some(prices.get(own.instance_type.as_str())? * f64::from(count))
-        });
-        let dearest = own_price.map_or(f64::INFINITY, |own| own * DEARER_MAX);
-        let mut others = others(
-            ask,
-            own,
-            Among {
-                region: &region,
-                prices: &prices,
-                most,
-                dearest,
-            },
-        );
+        let mut others = others(ask, own, market);
         others.truncate(CANDIDATES_MAX - choices.len());
         choices.extend(others);
     }
     for choice in &mut choices {
-        let name = choice.instance.instance_type.as_str();
-        let each = |usd: f64| usd * f64::from(choice.count);
-        choice.usd_per_hour = prices.get(name).copied().map(each);
-        let price = known
-            .prices
-            .iter()
-            .find(|price| price.region == region && price.instance_type == name);
-        choice.usd_per_hour_max = price.map(|price| each(price.ceiling().as_f64()));
+        choice.usd_per_hour = market.usd_per_hour(choice.cluster);
+        let price = market.price(&choice.cluster.instance.instance_type);
+        choice.usd_per_hour_max =
+            price.map(|price| price.ceiling().as_f64() * f64::from(choice.cluster.count));
     }
     candidates(&choices, &job, material, draft);
-    lengths(
-        &choices,
-        &told,
-        Sizes {
-            batch,
-            length: shape.as_ref().map_or(1, |shape| shape.sequence_length),
-        },
-        draft,
-    );
+    let length = shape.as_ref().map_or(1, |shape| shape.sequence_length);
+    lengths(&choices, &told, Sizes { batch, length }, draft);
     money(&choices, draft);
 }
 
-fn usd(price: &Price) -> f64 {
-    price.usd_per_hour.as_f64()
+/// The model, if its layers are known.
+fn described(draft: &Draft<'_>) -> Option<ModelShape> {
+    let shape = draft.get("/workload/model").cloned().unwrap_or_default();
+    let shape: Option<ModelShape> = serde_json::from_value(with_answers(shape, draft)).ok();
+    shape.filter(ModelShape::is_described)
 }
 
 /// The model with what was answered of its parts.
@@ -165,30 +160,28 @@ fn with_answers(mut shape: Value, draft: &Draft<'_>) -> Value {
     shape
 }
 
-fn own_type(job: &Job) -> Option<(&'static InstanceType, u32)> {
+fn own_type(job: &Job) -> Option<Cluster<'static>> {
     let group = job.groups.first()?;
     let instance = catalog::find(&group.instance_type.value)?;
-    Some((instance, u32::try_from(group.count.value).ok()?.max(1)))
+    let count = u32::try_from(group.count.value).ok()?.max(1);
+    Some(Cluster { instance, count })
 }
 
-fn global_batch(
-    told: &Hyperparameters,
-    own: Option<(&InstanceType, u32)>,
-    draft: &mut Draft<'_>,
-) -> u64 {
-    let gpus = own.map(|(instance, count)| u64::from(Cluster { instance, count }.accelerators()));
+fn global_batch(told: &Hyperparameters, own: Option<Cluster<'_>>, draft: &mut Draft<'_>) -> u64 {
+    let gpus = own.map(|own| u64::from(own.accelerators()));
     let by_parts = || {
         let ((micro, name), gpus) = (told.micro_batch()?, gpus?);
         let steps = told.accumulation().map_or(1, |(steps, _)| steps);
         let batch = micro.saturating_mul(steps).saturating_mul(gpus);
-        Some((
-            batch.into(),
-            format!("HyperParameters.{name}: {micro} × {steps} steps × {gpus} accelerators"),
-        ))
+        Some(Found {
+            value: batch.into(),
+            from: format!("HyperParameters.{name}: {micro} × {steps} steps × {gpus} accelerators"),
+        })
     };
-    let whole = told
-        .global_batch()
-        .map(|(batch, name)| (batch.into(), format!("HyperParameters.{name}")));
+    let whole = told.global_batch().map(|(batch, name)| Found {
+        value: batch.into(),
+        from: format!("HyperParameters.{name}"),
+    });
     draft.take_or_ask("/workload/global_batch", whole.or_else(by_parts), || Ask {
         question: "How many sequences does an optimiser step train, over all accelerators?",
         proposal: Some(BATCH_PROPOSED.into()),
@@ -199,19 +192,15 @@ fn global_batch(
 }
 
 /// The job's own type, and the batch that it trains.
+#[derive(Clone, Copy)]
 struct Own {
-    instance: &'static InstanceType,
-    count: u32,
+    cluster: Cluster<'static>,
     batch: u64,
 }
 
 /// The job as it is.
 fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
-    let accelerators = Cluster {
-        instance: own.instance,
-        count: own.count,
-    }
-    .accelerators();
+    let accelerators = own.cluster.accelerators();
     let mut profile = ProfileSpec::of_batch(own.batch, accelerators);
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if let Some((micro, _)) = told.micro_batch() {
@@ -230,10 +219,9 @@ fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
     profile.volume_size_gb = job
         .volume_gb
         .and_then(|size| u32::try_from(size.value).ok())
-        .filter(|_| own.instance.nvme_gb == 0);
+        .filter(|_| own.cluster.instance.nvme_gb == 0);
     Choice {
-        instance: own.instance,
-        count: own.count,
+        cluster: own.cluster,
         profile,
         tokens_per_second: None,
         usd_per_hour: None,
@@ -291,68 +279,53 @@ fn split_if_needed(question: Question<'_>, choice: &mut Choice) {
     };
 }
 
-/// Where other types are looked for.
-#[derive(Clone, Copy)]
-struct Among<'a> {
-    region: &'a str,
-    prices: &'a BTreeMap<&'a str, f64>,
-    /// The most instances of one type.
-    most: u32,
-    /// The most dollars an hour.
-    dearest: f64,
-}
-
 /// Other types that hold the model at the same batch, the cheapest per token first, one of each accelerator.
 fn others<'a>(
-    ask: impl Fn(&'static InstanceType, u32) -> Question<'a>,
-    own: Option<(&'static InstanceType, u32)>,
-    among: Among<'_>,
+    ask: impl Fn(Cluster<'static>) -> Question<'a>,
+    own: Option<Cluster<'static>>,
+    market: Market<'_>,
 ) -> Vec<Choice> {
+    let most = own.map_or(1, |own| own.count);
+    let own_price = own.and_then(|own| market.usd_per_hour(own));
+    let dearest = own_price.map_or(f64::INFINITY, |own| own * DEARER_MAX);
+    let is_own = |instance: &InstanceType| {
+        own.is_some_and(|own| own.instance.instance_type == instance.instance_type)
+    };
+    let is_here = |instance: &InstanceType| {
+        let regions = regions::of(&instance.instance_type);
+        regions.is_none_or(|regions| regions.contains(&market.region))
+    };
+    let choice = |instance: &'static InstanceType, count: u32| {
+        let cluster = Cluster { instance, count };
+        let usd_per_hour = market.usd_per_hour(cluster).filter(|usd| *usd <= dearest)?;
+        let advice = advise(ask(cluster)).ok()?;
+        Some(Choice {
+            cluster,
+            profile: advice.profile,
+            tokens_per_second: advice.tokens_per_second,
+            usd_per_hour: Some(usd_per_hour),
+            usd_per_hour_max: None,
+            why: "it holds the model at the same batch".to_owned(),
+        })
+    };
+    let counts = BTreeSet::from([1, most]);
     let mut found: Vec<Choice> = catalog::all()
         .iter()
-        .filter(|instance| own.is_none_or(|(own, _)| own.instance_type != instance.instance_type))
-        .filter(|instance| {
-            regions::of(&instance.instance_type)
-                .is_none_or(|regions| regions.contains(&among.region))
-        })
-        .filter_map(|instance| {
-            let each = *among.prices.get(instance.instance_type.as_str())?;
-            let counts = if among.most > 1 {
-                vec![1, among.most]
-            } else {
-                vec![1]
-            };
-            let best = counts.into_iter().filter_map(|count| {
-                let advice = advise(ask(instance, count)).ok()?;
-                Some(Choice {
-                    instance,
-                    count,
-                    profile: advice.profile,
-                    tokens_per_second: advice.tokens_per_second,
-                    usd_per_hour: Some(each * f64::from(count)),
-                    usd_per_hour_max: None,
-                    why: "it holds the model at the same batch".to_owned(),
-                })
-            });
-            best.min_by(|one, other| {
-                one.usd_per_million_tokens()
-                    .total_cmp(&other.usd_per_million_tokens())
-            })
+        .filter(|instance| !is_own(instance) && is_here(instance))
+        .flat_map(|instance| {
+            counts
+                .iter()
+                .filter_map(|count| choice(instance, *count))
+                .collect::<Vec<_>>()
         })
         .filter(|choice| choice.usd_per_million_tokens().is_finite())
-        .filter(|choice| choice.usd_per_hour.is_some_and(|usd| usd <= among.dearest))
         .collect();
     found.sort_by(|one, other| {
         one.usd_per_million_tokens()
             .total_cmp(&other.usd_per_million_tokens())
     });
-    let mut seen: Vec<Option<&str>> = Vec::new();
-    found.retain(|choice| {
-        let accelerator = choice.instance.accelerator.as_deref();
-        let is_new = !seen.contains(&accelerator);
-        seen.push(accelerator);
-        is_new
-    });
+    let mut seen = BTreeSet::new();
+    found.retain(|choice| seen.insert(choice.cluster.instance.accelerator.as_deref()));
     found
 }
 
@@ -372,8 +345,8 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
             }
             json!({
                 "name": name(choice),
-                "instance_type": choice.instance.instance_type,
-                "instance_count": choice.count,
+                "instance_type": choice.cluster.instance.instance_type,
+                "instance_count": choice.cluster.count,
                 "purchase_options": options,
                 "profile": profile,
             })
@@ -390,7 +363,7 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
             };
             format!(
                 "{} × {} ({}{cost})",
-                choice.count, choice.instance.instance_type, choice.why
+                choice.cluster.count, choice.cluster.instance.instance_type, choice.why
             )
         })
         .collect();
@@ -406,7 +379,7 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
         "/candidates",
         Ask {
             question: "Which instance types are compared?",
-            proposal: is_found.then(|| Value::Array(all)),
+            proposal: is_found.then_some(Value::Array(all)),
             why: if is_found {
                 told.join("; ")
             } else {
@@ -420,14 +393,15 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
 /// `g5-12xlarge`, `2x-p4d-24xlarge`.
 fn name(choice: &Choice) -> String {
     let plain = choice
+        .cluster
         .instance
         .instance_type
         .trim_start_matches("ml.")
         .replace('.', "-");
-    if choice.count == 1 {
+    if choice.cluster.count == 1 {
         plain
     } else {
-        format!("{}x-{plain}", choice.count)
+        format!("{}x-{plain}", choice.cluster.count)
     }
 }
 
@@ -440,17 +414,20 @@ struct Sizes {
 
 fn lengths(choices: &[Choice], told: &Hyperparameters, sizes: Sizes, draft: &mut Draft<'_>) {
     let of_step = sizes.batch.saturating_mul(u64::from(sizes.length)).max(1);
-    let by_steps = told.steps().map(|(steps, member)| {
-        (
-            steps.saturating_mul(of_step).into(),
-            format!("HyperParameters.{member}: {steps} steps of {of_step} tokens"),
-        )
+    let by_steps = told.steps().map(|(steps, member)| Found {
+        value: steps.saturating_mul(of_step).into(),
+        from: format!("HyperParameters.{member}: {steps} steps of {of_step} tokens"),
     });
     draft.take_or_ask("/workload/total_tokens", by_steps, || Ask {
         question: "How many tokens does the full training run train on?",
         proposal: None,
         why: "it is what is bought in the end: tokens of the data × epochs".to_owned(),
     });
+    trial_tokens(choices, of_step, draft);
+}
+
+/// `of_step`: tokens of an optimiser step.
+fn trial_tokens(choices: &[Choice], of_step: u64, draft: &mut Draft<'_>) {
     let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
     let speeds = || choices.iter().filter_map(|choice| choice.tokens_per_second);
     let (slowest, fastest) = (speeds().reduce(f64::min), speeds().reduce(f64::max));
