@@ -2,7 +2,7 @@
 
 use super::{Mutant, domain, it};
 
-pub(super) const MUTANTS: [Mutant; 17] = [
+pub(super) const MUTANTS: [Mutant; 19] = [
     it(
         "an-extension-is-not-lived",
         "endpoints::lives::a_longer_life_is_reserved_before_it_is_lived",
@@ -50,6 +50,14 @@ pub(super) const MUTANTS: [Mutant; 17] = [
     domain(
         "a-checkpoint-after-an-interruption-saves-it",
         "lifecycle::spot::tests::an_interruption_loses_the_training_since_the_newest_checkpoint_before_it",
+    ),
+    it(
+        "a-lost-claim-creates",
+        "endpoints::scheduled_end_faults::a_create_whose_claim_is_lost_is_not_sent",
+    ),
+    it(
+        "an-endpoint-by-a-clock-behind",
+        "endpoints::scheduled_end_faults::a_clock_behind_aws_creates_no_endpoint",
     ),
     it(
         "a-refused-deletion-is-an-end",
