@@ -25,8 +25,15 @@ def draw(experiment: Experiment, kind: str, **options: Any) -> Any:
     return axes
 
 
+def _colours(experiment: Experiment) -> dict[str, str]:
+    """Give each candidate one colour, the same in every chart of the experiment."""
+    names = dict.fromkeys(row["candidate"] for row in experiment.comparison())
+    return {name: f"C{at % 10}" for at, name in enumerate(names)}
+
+
 def _cost(experiment: Experiment, axes: Any) -> None:
     """Draw dollars against hours of the full run, with their 90 % intervals."""
+    colours = _colours(experiment)
     for choice in experiment.recommendation().ranked:
         hours, dollars = choice["projected_hours"], choice["projected_cost_usd"]
         odds = choice.get("odds")
@@ -34,8 +41,11 @@ def _cost(experiment: Experiment, axes: Any) -> None:
         if odds:
             bars["xerr"] = _around(hours, odds["hours_low"], odds["hours_high"])
             bars["yerr"] = _around(dollars, odds["cost_usd_low"], odds["cost_usd_high"])
-        label = choice["candidate"] + (" (spot)" if choice["purchase_option"] == "spot" else "")
-        axes.errorbar([hours], [dollars], fmt="o", capsize=3, label=label, **bars)
+        is_spot = choice["purchase_option"] == "spot"
+        label = choice["candidate"] + (" (spot)" if is_spot else "")
+        colour = colours[choice["candidate"]]
+        face = "white" if is_spot else colour
+        axes.errorbar([hours], [dollars], fmt="o", capsize=3, label=label, color=colour, mfc=face, **bars)
     axes.set(xlabel="hours of the full run", ylabel="dollars of the full run")
     axes.set_title(f"{experiment.name}: projected from what was measured, 90 % intervals")
     axes.set_xlim(left=0)
@@ -55,10 +65,14 @@ def _loss(experiment: Experiment, axes: Any, x: str = "hours", metric: str = "tr
     frame = experiment.history(metric)
     if x == "step" and len(frame) and frame["step"].isna().all():
         raise ValueError(f"{metric} was reported without steps: use x='hours'")
-    for candidate, part in frame.groupby("candidate"):
+    colours = _colours(experiment)
+    for candidate, part in frame.groupby("candidate", sort=False):
         hours = (part["at"] - part["at"].min()).dt.total_seconds() / 3600
-        axes.plot(part["step"].astype(float) if x == "step" else hours, part["value"], label=candidate, lw=1.4)
-    axes.set(xlabel=x, ylabel=metric, title=f"{experiment.name}: measured")
+        places = part["step"].astype(float) if x == "step" else hours
+        axes.plot(places, part["value"], label=candidate, lw=1.4, color=colours.get(candidate))
+    axes.set(
+        xlabel="hours since the first value" if x == "hours" else x, ylabel=metric, title=f"{experiment.name}: measured"
+    )
     if len(frame):
         axes.legend(frameon=False)
 
@@ -69,7 +83,9 @@ def _speed(experiment: Experiment, axes: Any) -> None:
     names = [f"{row['candidate']}\n{row['instance_type']}" for row in rows]
     speeds = [row["tokens_per_second"] for row in rows]
     widths = [row.get("tokens_per_second_half_width") or 0.0 for row in rows]
-    axes.barh(range(len(rows)), speeds, xerr=widths, capsize=3)
+    colours = _colours(experiment)
+    fill = [colours[row["candidate"]] for row in rows]
+    axes.barh(range(len(rows)), speeds, xerr=widths, capsize=3, color=fill)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set(xlabel="tokens per second", title=f"{experiment.name}: measured, 95 % intervals")
@@ -77,16 +93,18 @@ def _speed(experiment: Experiment, axes: Any) -> None:
 
 def _race(experiment: Experiment, axes: Any) -> None:
     """Draw the projected dollars of each choice as dollars were spent on trials, with 90 % intervals."""
-    lines: dict[str, list[tuple[float, float, float, float]]] = {}
+    lines: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
+    colours = _colours(experiment)
     for look in experiment.race()["looks"]:
         for arm in look["arms"]:
             low, high = arm.get("cost_usd_90") or (arm["projected_cost_usd"],) * 2
             point = (look["spent_usd"], arm["projected_cost_usd"], low, high)
-            lines.setdefault(f"{arm['candidate']} {arm['purchase_option']}", []).append(point)
-    for name, points in lines.items():
+            lines.setdefault((arm["candidate"], arm["purchase_option"]), []).append(point)
+    for (name, option), points in lines.items():
         spent, cost, low, high = zip(*points, strict=True)
-        (line,) = axes.plot(spent, cost, marker="o", ms=3, label=name.removesuffix(" on_demand"))
-        axes.fill_between(spent, low, high, alpha=0.15, color=line.get_color(), lw=0)
+        label, style = (f"{name} (spot)", "--") if option == "spot" else (name, "-")
+        axes.plot(spent, cost, style, marker="o", ms=3, label=label, color=colours[name])
+        axes.fill_between(spent, low, high, alpha=0.15, color=colours[name], lw=0)
     axes.set(xlabel="dollars spent on trials", ylabel="projected dollars of the full run")
     axes.set_title(f"{experiment.name}: how the race went, 90 % intervals")
     if lines:
