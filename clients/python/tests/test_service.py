@@ -66,7 +66,8 @@ def test_a_trial_has_its_log(experiment):
 
 
 def test_a_full_run_is_shown_before_it_is_bought(client, experiment):
-    choice = {"candidate": "g5-12xl", "purchase_option": "spot"}
+    first = experiment.recommendation().ranked[0]
+    choice = {name: first[name] for name in ("candidate", "purchase_option")}
     preview = experiment.preview_full_run(**choice)
     with pytest.raises(bakeoff.BakeoffError) as caught:
         experiment.buy(1.0, **choice)
