@@ -62,7 +62,7 @@ def test_a_trial_has_its_log(experiment):
     assert all("loss=" in line for line in lines)
     assert trial.refresh().state in ("completed", "stopped")
     with pytest.raises(KeyError, match="g5-12xl"):
-        experiment.trial("nobody")
+        experiment.trial("missing")
 
 
 def test_a_full_run_is_shown_before_it_is_bought(client, experiment):
@@ -132,7 +132,7 @@ def test_a_described_job_becomes_an_experiment_in_one_round(client):
     assert plan["would_start"]
     assert len(plan["candidates"]) == 4
     with pytest.raises(bakeoff.InvalidRequestError, match="/documents/0"):
-        client.draft("somebody/unheard-of")
+        client.draft("acme/unknown-model")
 
 
 def test_waiting_ends_in_time(client):

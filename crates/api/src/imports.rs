@@ -1,11 +1,11 @@
-//! API views of an experiment made from what somebody has.
+//! API views of imports: an experiment drafted from existing documents.
 
 use bakeoff_planner::import::{Import, ImportQuestion, ImportedField, LeftOutField};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// What a person may want to answer differently, or must answer.
+/// A field to confirm or to fill in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ImportQuestion)]
 pub struct ImportQuestionView {
@@ -37,7 +37,7 @@ impl From<ImportQuestion> for ImportQuestionView {
     }
 }
 
-/// What was taken from where.
+/// A field of the draft, and what it was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ImportedField)]
 pub struct ImportedFieldView {

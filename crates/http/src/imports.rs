@@ -4,21 +4,19 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
-use bakeoff_domain::catalog;
-use bakeoff_domain::money::price;
 use bakeoff_planner::import::{self, Known, Unreadable};
 use bakeoff_planner::predict::Calibration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::plans::prices_in;
 use crate::plumbing::auth::Caller;
 use crate::plumbing::extract::Strict;
 use crate::plumbing::heavy::{self, aside};
 use crate::plumbing::problem::{FieldError, Problem, Problems};
 use bakeoff_api::imports::ImportView;
 use bakeoff_service::app::App;
-use bakeoff_store::money::prices::PricesOf;
 
 /// Documents, and names of models, that one import reads.
 const DOCUMENTS_MAX: usize = 10;
@@ -67,15 +65,9 @@ pub(crate) async fn import(
     }
     let region = import::region(&new.documents, &new.answers);
     let region = region.unwrap_or_else(|| app.settings.home().to_owned());
-    let types: Vec<String> = catalog::all()
-        .iter()
-        .map(|kind| kind.instance_type.clone())
-        .collect();
-    let of = PricesOf::training(&region, &types);
-    let tariffs = app.store.tariffs(caller.project, of).await?;
+    let prices = prices_in(&app, caller.project, &region).await?;
     let now = app.clock.now();
     let made = aside(move || {
-        let prices = price::all_in_force(&tariffs.prices, &region, now);
         import::import(Known {
             documents: &new.documents,
             answers: &new.answers,

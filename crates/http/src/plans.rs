@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 use bakeoff_domain::catalog;
 use bakeoff_domain::finding::Severity;
-use bakeoff_domain::money::price;
+use bakeoff_domain::ids::ProjectId;
+use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint::Kind;
 use bakeoff_planner::rules;
@@ -80,23 +81,32 @@ pub(crate) async fn lint(
         .and_then(serde_json::Value::as_str)
         .unwrap_or(app.settings.home())
         .to_owned();
-    let types: Vec<String> = catalog::all()
-        .iter()
-        .map(|kind| kind.instance_type.clone())
-        .collect();
-    let of = PricesOf::training(&region, &types);
-    let tariffs = app.store.tariffs(caller.project, of).await?;
-    let prices = price::all_in_force(&tariffs.prices, &region, app.clock.now());
+    let prices = prices_in(&app, caller.project, &region).await?;
     let view = aside(move || linted(&json, &params, &prices)).await?;
     heavy::json(view.ok_or_else(kind_is_unclear)?).await
 }
 
+/// The prices in force in a region, of every training type.
+pub(crate) async fn prices_in(
+    app: &App,
+    project: ProjectId,
+    region: &str,
+) -> Result<Vec<Price>, Problem> {
+    let types: Vec<String> = catalog::all()
+        .iter()
+        .map(|kind| kind.instance_type.clone())
+        .collect();
+    let of = PricesOf::training(region, &types);
+    let tariffs = app.store.tariffs(project, of).await?;
+    Ok(price::all_in_force(
+        &tariffs.prices,
+        region,
+        app.clock.now(),
+    ))
+}
+
 /// `None` if the kind of the document is neither given nor recognisable.
-fn linted(
-    json: &serde_json::Value,
-    params: &LintParams,
-    prices: &[price::Price],
-) -> Option<LintView> {
+fn linted(json: &serde_json::Value, params: &LintParams, prices: &[Price]) -> Option<LintView> {
     let (kind, findings) = document::check(json, params.kind, prices)?;
     Some(LintView {
         kind,

@@ -77,7 +77,7 @@ class NotFoundError(BakeoffError):
 
 
 class ConflictError(BakeoffError):
-    """It is not possible in the present state, or somebody else has changed it meanwhile."""
+    """The current state does not allow it, or it has changed since it was read."""
 
 
 class RateLimitError(BakeoffError):
@@ -93,7 +93,7 @@ class WaitTimeoutError(BakeoffError, TimeoutError):
 
 
 def of_response(status: int, body: Any) -> BakeoffError:
-    """Make the error that a problem document tells of."""
+    """Build the error for a problem document (RFC 9457)."""
     problem = body if isinstance(body, dict) else {}
     kind = {
         400: InvalidRequestError,

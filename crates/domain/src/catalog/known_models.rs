@@ -23,7 +23,7 @@ pub struct KnownModel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Models {
-    #[expect(dead_code, reason = "for whoever changes the table")]
+    #[expect(dead_code, reason = "documents the table")]
     source: String,
     models: Vec<KnownModel>,
 }

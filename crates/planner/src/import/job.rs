@@ -12,7 +12,7 @@ use super::material::{COMPILER, Material};
 use crate::lint::job::registry_region;
 
 /// Members of a body that need no word: they are taken, or stand in a description only.
-const SILENT: [&str; 38] = [
+const SILENT: [&str; 34] = [
     "TrainingJobName",
     "HyperParameters",
     "AlgorithmSpecification",
@@ -43,10 +43,6 @@ const SILENT: [&str; 38] = [
     "DebugRuleEvaluationStatuses",
     "WarmPoolStatus",
     "ResponseMetadata",
-    "ProfilerConfig",
-    "ProfilerRuleConfigurations",
-    "DebugHookConfig",
-    "DebugRuleConfigurations",
     "RetryStrategy",
     "InfraCheckConfig",
     "SourceAlgorithm",
@@ -54,7 +50,23 @@ const SILENT: [&str; 38] = [
 ];
 
 /// Members that matter, and that an experiment has no place for yet.
-const LEFT_OUT: [(&str, &str); 9] = [
+const LEFT_OUT: [(&str, &str); 13] = [
+    (
+        "ProfilerConfig",
+        "its jobs are not profiled: set workload.techniques.profiler",
+    ),
+    (
+        "ProfilerRuleConfigurations",
+        "no profiler rules run: set workload.techniques.profiler",
+    ),
+    (
+        "DebugHookConfig",
+        "no tensors are saved: set workload.techniques.debugger",
+    ),
+    (
+        "DebugRuleConfigurations",
+        "no debugger rules run: set workload.techniques.debugger",
+    ),
     (
         COMPILER,
         "SageMaker Training Compiler is discontinued: its jobs are not compiled",
@@ -78,13 +90,13 @@ const LEFT_OUT: [(&str, &str); 9] = [
     ),
     (
         "ExperimentConfig",
-        "its jobs are of no SageMaker experiment",
+        "its jobs belong to no SageMaker experiment",
     ),
-    ("RemoteDebugConfig", "nobody can log in to its jobs"),
+    ("RemoteDebugConfig", "remote debugging of its jobs is off"),
     ("SessionChainingConfig", "its jobs have no chained session"),
 ];
 
-/// The longest trial that is made without being asked for.
+/// The most characters of a name.
 const NAME_MAX: usize = 40;
 
 /// Takes what the job says.
@@ -318,6 +330,9 @@ fn versions(image: Option<&str>, draft: &mut Draft<'_>) {
     );
 }
 
+const NO_SHAPE: &str = "nothing tells its shape: send its config.json or its name as another document; \
+                        {\"total_parameters\": …} for a model that is no decoder";
+
 fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
     let by_name = || {
         let (name, member) = told.model()?;
@@ -328,8 +343,12 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
         ))
     };
     let shape = material.model.clone().or_else(by_name);
-    let read =
-        shape.and_then(|(config, from)| Some((hugging_face::shape(&config).ok()?.shape, from)));
+    let shape = shape.map(|(config, from)| (hugging_face::shape(&config), from));
+    let (read, refusal) = match shape {
+        Some((Ok(read), from)) => (Some((read.shape, from)), None),
+        Some((Err(why), from)) => (None, Some(format!("{from} cannot be used: {why}"))),
+        None => (None, None),
+    };
     let longest = read
         .as_ref()
         .map(|(shape, _)| shape.sequence_length)
@@ -341,9 +360,7 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
             Ask {
                 question: "Which model is trained?",
                 proposal: None,
-                why: "nothing tells its shape: send its config.json or its name as another document; \
-                      {\"total_parameters\": …} for what is no decoder"
-                    .to_owned(),
+                why: refusal.unwrap_or_else(|| NO_SHAPE.to_owned()),
             },
         ),
     }
@@ -489,6 +506,15 @@ fn limits(body: &Value, draft: &mut Draft<'_>) {
         if let Some(path) = body.pointer("/CheckpointConfig/LocalPath") {
             draft.take("/checkpoint/local_path", path.clone(), "CheckpointConfig");
         }
+    }
+    let keep_alive = body.pointer("/ResourceConfig/KeepAlivePeriodInSeconds");
+    let seconds = keep_alive.and_then(Value::as_u64);
+    if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
+        draft.take(
+            "/keep_alive_seconds",
+            seconds,
+            "ResourceConfig.KeepAlivePeriodInSeconds",
+        );
     }
     let retries = body.pointer("/RetryStrategy/MaximumRetryAttempts");
     if let Some(retries) = retries {

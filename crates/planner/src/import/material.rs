@@ -52,6 +52,14 @@ impl Material {
                 fix: SEND.to_owned(),
             });
         }
+        if material.experiment.is_some() && documents.len() > 1 {
+            unreadable.push(Unreadable {
+                pointer: "/documents".to_owned(),
+                why: "one of them is an experiment already, so the others would not be read"
+                    .to_owned(),
+                fix: "send the experiment alone".to_owned(),
+            });
+        }
         if unreadable.is_empty() {
             Ok(material)
         } else {
@@ -69,6 +77,16 @@ impl Material {
             let why = "nothing tells what kind of document it is".to_owned();
             (why, SEND.to_owned())
         })?;
+        let is_job = matches!(
+            kind,
+            Kind::TrainingJob | Kind::ModelTrainer | Kind::Estimator
+        );
+        if is_job && self.body.as_object().is_some_and(|body| !body.is_empty()) {
+            return Err((
+                "it is a second training job".to_owned(),
+                "import each job by itself".to_owned(),
+            ));
+        }
         let entries = document.as_object().cloned().unwrap_or_default();
         match kind {
             Kind::Experiment => self.experiment = Some(document.clone()),

@@ -21,7 +21,7 @@ use self::material::Material;
 pub use self::material::Unreadable;
 use crate::predict::Calibration;
 
-/// What a person may want to answer differently, or must answer.
+/// A field to confirm or to fill in.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportQuestion {
     /// JSON pointer into the experiment: what an answer is named by.
@@ -34,7 +34,7 @@ pub struct ImportQuestion {
     pub why: String,
 }
 
-/// What was taken from where.
+/// A field of the draft, and what it was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImportedField {
     /// JSON pointer into the experiment.

@@ -215,3 +215,18 @@ fn deepspeed_says_how_the_job_is_split() {
         "the script's own argument stands"
     );
 }
+
+#[test]
+fn what_would_not_be_read_is_said() {
+    let two = imported(&[estimator(), estimator()], &[]).unwrap_err();
+    assert_eq!(
+        two.first().map(|one| one.pointer.as_str()),
+        Some("/documents/1")
+    );
+    let experiment = json!({"name": "x", "candidates": [], "objective": {"minimize": "cost"}});
+    assert!(imported(&[experiment, "gpt2".into()], &[]).is_err());
+    let encoder = json!({"model_type": "t5", "num_layers": 12, "d_model": 768, "num_heads": 12, "vocab_size": 32128});
+    let import = imported(&[encoder], &[]).unwrap();
+    let model = asked(&import, "/workload/model").unwrap();
+    assert!(model.why.contains("cannot be used"), "{}", model.why);
+}

@@ -20,7 +20,8 @@ use bakeoff_store::experiments::trials::Attempt;
 /// AWS refuses an end in the past, and a call takes a while.
 const SOON: TimeDelta = TimeDelta::minutes(5);
 
-/// What AWS says of an end that has passed.
+/// Part of the refusal of an end that has passed, as the simulated region words it: AWS's own wording is assumed to
+/// have it, and has not been seen.
 const PAST: &str = "in the past";
 
 /// Why nothing is created without an end at AWS.
