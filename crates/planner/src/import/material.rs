@@ -3,6 +3,7 @@
 use bakeoff_domain::catalog::known_models;
 use serde_json::{Map, Value};
 
+use super::inside;
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
 
@@ -77,21 +78,28 @@ impl Material {
             let why = "nothing tells what kind of document it is".to_owned();
             (why, SEND.to_owned())
         })?;
+        if let Some(held) = inside::only(kind, document) {
+            let body = held.map_err(|places| {
+                let why = format!(
+                    "it is {} with several training jobs: {places}",
+                    kind.in_words()
+                );
+                (why, "send one of them by itself".to_owned())
+            })?;
+            return self.take_job(body);
+        }
         let is_job = matches!(
             kind,
             Kind::TrainingJob | Kind::ModelTrainer | Kind::Estimator
         );
-        if is_job && self.body.as_object().is_some_and(|body| !body.is_empty()) {
-            return Err((
-                "it is a second training job".to_owned(),
-                "import each job by itself".to_owned(),
-            ));
+        if is_job {
+            self.is_first_job()?;
         }
         let entries = document.as_object().cloned().unwrap_or_default();
         match kind {
             Kind::Experiment => self.experiment = Some(document.clone()),
             // Some write its members as Python does: training_job_name.
-            Kind::TrainingJob => self.body = shape::shaped(document),
+            Kind::TrainingJob => return self.take_job(shape::shaped(document)),
             Kind::ModelTrainer => {
                 self.local_sources = entries
                     .get("source_code")
@@ -128,6 +136,22 @@ impl Material {
             }
         }
         Ok(())
+    }
+
+    fn take_job(&mut self, body: Value) -> Result<(), Refused> {
+        self.is_first_job()?;
+        self.body = body;
+        Ok(())
+    }
+
+    fn is_first_job(&self) -> Result<(), Refused> {
+        if self.body.as_object().is_none_or(Map::is_empty) {
+            return Ok(());
+        }
+        Err((
+            "it is a second training job".to_owned(),
+            "import each job by itself".to_owned(),
+        ))
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod draft;
 mod hyperparameters;
+mod inside;
 mod job;
 mod material;
 mod proposals;

@@ -230,3 +230,59 @@ fn what_would_not_be_read_is_said() {
     let model = asked(&import, "/workload/model").unwrap();
     assert!(model.why.contains("cannot be used"), "{}", model.why);
 }
+
+fn request() -> Value {
+    json!({
+        "AlgorithmSpecification": {"TrainingImage": "1.dkr.ecr.us-east-1.amazonaws.com/train:7", "TrainingInputMode": "File"},
+        "RoleArn": "arn:aws:iam::111122223333:role/train", "OutputDataConfig": {"S3OutputPath": "s3://bucket/out/"},
+        "ResourceConfig": {"InstanceType": "ml.g5.2xlarge", "InstanceCount": 1, "VolumeSizeInGB": 50},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600}
+    })
+}
+
+/// Its job is an experiment's; several are asked apart.
+#[test]
+fn a_training_job_inside_another_document_is_read() {
+    let step = |name: &str| json!({"Name": name, "Type": "Training", "Arguments": request()});
+    let pipeline = |steps: Value| json!({"Version": "2020-12-01", "Steps": steps});
+    let branch = json!({"Name": "Good", "Type": "Condition", "Arguments": {"Conditions": [], "IfSteps": [step("Train")]}});
+    let mut tuned = request();
+    tuned["StaticHyperParameters"] = json!({"epochs": "3"});
+    let state = json!({"Type": "Task", "Resource": "arn:aws:states:::sagemaker:createTrainingJob.sync", "Parameters": request()});
+    let machine = json!({"StartAt": "Train", "States": {"Train": state}});
+    let text = machine.to_string();
+    let resource = json!({"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": text}});
+    let tuning = json!({"HyperParameterTuningJobName": "t", "TrainingJobDefinition": tuned,
+        "HyperParameterTuningJobConfig": {"Strategy": "Bayesian"}});
+    let template =
+        json!({"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Flow": resource}});
+    for document in [pipeline(json!([branch])), machine, template, tuning.clone()] {
+        let import = imported(&[document], &[]).unwrap();
+        assert_eq!(
+            import.spec["workload"]["image"],
+            "1.dkr.ecr.us-east-1.amazonaws.com/train:7"
+        );
+        assert_eq!(
+            import.spec["candidates"][0]["instance_type"],
+            "ml.g5.2xlarge"
+        );
+    }
+    let import = imported(&[tuning], &[]).unwrap();
+    assert_eq!(import.spec["workload"]["hyperparameters"]["epochs"], "3");
+    let ranges = import.left_out.iter();
+    let ranges = ranges.filter(|one| one.member == "HyperParameterTuningJobConfig");
+    assert_eq!(ranges.count(), 1);
+    let two = imported(&[pipeline(json!([step("A"), step("B")]))], &[]).unwrap_err();
+    let why = two.first().map(|error| error.why.as_str());
+    assert_eq!(
+        why,
+        Some(
+            "it is a SageMaker pipeline definition with several training jobs: /Steps/0/Arguments, /Steps/1/Arguments"
+        )
+    );
+    let none = imported(&[pipeline(json!([]))], &[]).unwrap_err();
+    assert!(
+        none.first()
+            .is_some_and(|error| error.why.ends_with("no training job"))
+    );
+}
