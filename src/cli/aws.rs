@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use bakeoff_domain::clock::Timescale;
+use bakeoff_domain::sagemaker::error::AwsError;
+use serde_json::Value;
 
 use bakeoff_service::aws::Ports;
 
@@ -15,6 +17,11 @@ pub(super) const TIMEOUT: Duration = bakeoff_aws::OPERATION_TIMEOUT;
 /// The ports of a region, with the credentials of this process.
 pub(super) async fn connect(region: &str, timeout: Duration) -> Ports {
     ports(bakeoff_aws::connect(region.to_owned(), timeout).await)
+}
+
+/// What DescribeTrainingJob answers of a job of the caller's own account.
+pub(super) async fn description(region: &str, job_name: &str) -> Result<Value, AwsError> {
+    bakeoff_aws::description(region.to_owned(), job_name).await
 }
 
 fn ports(region: bakeoff_aws::Region) -> Ports {

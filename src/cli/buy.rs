@@ -23,6 +23,9 @@ use bakeoff_process::ids;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bakeoff buy exp_0190…                              # shows it, with its exact body
+  bakeoff buy exp_0190… --budget-usd 1200 --watch    # starts it")]
 pub(super) struct BuyOptions {
     /// The experiment whose answer is bought, `exp_…`.
     experiment: ExperimentId,

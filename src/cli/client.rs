@@ -1,6 +1,7 @@
 //! The command line's HTTP client: retries what is safe to repeat, and prints problems in readable
 //! form.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -9,6 +10,7 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
+use super::profiles::{self, Resolved};
 use bakeoff_api::page::Page;
 use bakeoff_http::Problem;
 use bakeoff_process::clock::real_sleep;
@@ -20,17 +22,22 @@ const RETRY_EVERY: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct Target {
-    /// Where the service listens.
-    #[arg(long, env = "BAKEOFF_URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
-    /// API key.
+    /// Where the service listens; the profile's when absent, else http://127.0.0.1:8080.
+    #[arg(long, env = "BAKEOFF_URL")]
+    pub(super) url: Option<String>,
+    /// API key; the profile's when absent.
     #[arg(long, env = "BAKEOFF_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
+    pub(super) api_key: Option<String>,
+    /// A service that `bakeoff login` has kept; the default one when absent.
+    #[arg(long, env = "BAKEOFF_PROFILE")]
+    pub(super) profile: Option<String>,
 }
 
 pub(super) struct Client {
     http: reqwest::Client,
-    target: Target,
+    target: Resolved,
+    /// Whether it was said that the service is away.
+    has_said: AtomicBool,
 }
 
 impl Client {
@@ -45,7 +52,8 @@ impl Client {
             .build()?;
         Ok(Self {
             http,
-            target: target.clone(),
+            target: profiles::resolve(target)?,
+            has_said: AtomicBool::new(false),
         })
     }
 
@@ -60,6 +68,19 @@ impl Client {
             bail!("not ready: {status}: {why}");
         }
         Ok(())
+    }
+
+    /// Where requests go, without a slash at the end.
+    pub(super) fn url(&self) -> &str {
+        &self.target.url
+    }
+
+    /// A document as the service sends it, such as CSV.
+    pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        match self.try_once(Method::GET, path, None, None).await {
+            Ok(answer) => Ok(answer.text().await?),
+            Err(Failure::Final(error) | Failure::Passing(error)) => Err(error),
+        }
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -145,8 +166,23 @@ impl Client {
                 }
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing(error)) if started.elapsed() > PATIENCE => return Err(error),
-                Err(Failure::Passing(_)) => real_sleep(RETRY_EVERY).await,
+                Err(Failure::Passing(error)) => {
+                    self.say_once(&error);
+                    real_sleep(RETRY_EVERY).await;
+                }
             }
+        }
+    }
+
+    /// Nobody waits for a minute and a half without a word.
+    fn say_once(&self, error: &anyhow::Error) {
+        if !self.has_said.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "{}: {}; trying again for {} s",
+                self.target.url,
+                error.root_cause(),
+                PATIENCE.as_secs()
+            );
         }
     }
 
@@ -180,7 +216,11 @@ impl Client {
             return Ok(answer);
         }
         let text = answer.text().await.unwrap_or_default();
-        let shown = anyhow::anyhow!(show(status, &text));
+        let mut shown = show(status, &text);
+        if status == StatusCode::UNAUTHORIZED && self.target.api_key.is_none() {
+            shown.push_str("\n  to fix it: bakeoff login, or set BAKEOFF_API_KEY");
+        }
+        let shown = anyhow::anyhow!(shown);
         let may_pass = status.is_server_error() && status != StatusCode::INTERNAL_SERVER_ERROR;
         Err(if may_pass {
             Failure::Passing(shown)

@@ -24,6 +24,9 @@ use bakeoff_service::document;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff doctor examples/hebrew-p4-p5.json
+
+Exits with 1 if a check fails.")]
 pub(super) struct DoctorOptions {
     /// An experiment, as JSON: its role, image, buckets and types are checked. With no file and nothing
     /// named, those of the project's newest experiment. Exits with 1 if a check or the job fails.

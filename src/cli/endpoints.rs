@@ -8,10 +8,12 @@ use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::ids::{EndpointId, ModelPackageId};
 use bakeoff_domain::money::Usd;
 use clap::{Args, Subcommand};
+use comfy_table::Table;
 use serde_json::{Value, json};
 
 use super::caps::cap;
 use super::client::{Client, Target};
+use super::output::Output;
 use super::sheet;
 use bakeoff_api::endpoints::{CreatedEndpoint, EndpointView};
 use bakeoff_process::clock::real_sleep;
@@ -32,6 +34,7 @@ enum Command {
     /// List endpoints, the newest first.
     List(ListOptions),
     /// Show an endpoint with its revisions.
+    #[command(after_help = "Example: bakeoff endpoints show end_0190…")]
     Show(OneOptions),
     /// Let an endpoint serve longer.
     Extend(ExtendOptions),
@@ -40,10 +43,14 @@ enum Command {
     /// Have an endpoint serve an earlier revision again, and wait until it does.
     RollBack(RollBackOptions),
     /// Delete an endpoint, and wait until it is gone.
+    #[command(after_help = "Example: bakeoff endpoints delete end_0190…")]
     Delete(OneOptions),
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff endpoints deploy mpk_0190… --name legal --type ml.g5.xlarge --role arn:aws:iam::111122223333:role/serving --hours 4"
+)]
 struct DeployOptions {
     /// Id of the approved model package, as `bakeoff models list` shows it.
     model: ModelPackageId,
@@ -77,16 +84,17 @@ struct DeployOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff endpoints list --json")]
 struct ListOptions {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     target: Target,
 }
 
 #[derive(Debug, Args)]
 struct OneOptions {
+    /// Id of the endpoint (end_…).
     id: EndpointId,
     /// Print JSON.
     #[arg(long)]
@@ -96,6 +104,7 @@ struct OneOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff endpoints extend end_0190… --hours 4")]
 struct ExtendOptions {
     /// Hours more.
     #[arg(long)]
@@ -108,6 +117,7 @@ struct ExtendOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff endpoints update end_0190… --model mpk_0191…")]
 struct UpdateOptions {
     /// Id of the approved model package.
     #[arg(long)]
@@ -117,6 +127,7 @@ struct UpdateOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff endpoints roll-back end_0190… --revision 1")]
 struct RollBackOptions {
     /// The revision, as `bakeoff endpoints show` shows them.
     #[arg(long)]
@@ -206,7 +217,7 @@ async fn settled(client: &Client, mut endpoint: EndpointView) -> anyhow::Result<
     Ok(endpoint)
 }
 
-fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
+pub(super) fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
     if is_json {
         println!("{}", serde_json::to_string_pretty(endpoint)?);
     }
@@ -262,12 +273,13 @@ fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
 async fn list(options: ListOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
     let found: Vec<EndpointView> = client.all("/v1/endpoints?").await?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
-        return Ok(());
-    }
+    options.output.print(&found, || listed(&found))
+}
+
+/// A table of endpoints.
+pub(super) fn listed(found: &[EndpointView]) -> Table {
     let mut table = sheet::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
-    for one in &found {
+    for one in found {
         let until = one
             .expires_at
             .map_or_else(String::new, |at| at.format("%F %H:%M").to_string());
@@ -281,8 +293,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
             one.id.to_string(),
         ]);
     }
-    sheet::print(table);
-    Ok(())
+    table
 }
 
 #[expect(

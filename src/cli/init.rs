@@ -1,5 +1,6 @@
 //! `bakeoff init`: an experiment from what people have, without a service, at the shipped prices. In a terminal it asks
-//! what only a person knows; elsewhere it takes each proposal, and says what is open.
+//! what only a person knows; elsewhere it takes each proposal, and says what is open. A job is described with the
+//! credentials of whoever asks: the service would show each project the jobs of all others.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,14 +24,22 @@ const HOME: &str = "us-east-1";
 const SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example: bakeoff init my-estimator.json Qwen/Qwen2.5-7B --answer /workload/total_tokens=500000000 -o spec.json"
-)]
+#[command(after_help = "Examples:
+  bakeoff init --job my-training-job --region us-east-1
+  bakeoff init my-estimator.json Qwen/Qwen2.5-7B --answer /workload/total_tokens=500000000 --file experiment.json
+
+Exits with 1 while something is left that only you know.")]
 pub(super) struct InitOptions {
     /// Files of JSON (an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what DescribeTrainingJob answers, a
     /// model's config.json, a DeepSpeed configuration), and names of models, such as Qwen/Qwen2.5-7B.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "job")]
     documents: Vec<String>,
+    /// A training job of your own AWS account, by its name: it is described with your credentials, and nothing else.
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// The region of that job.
+    #[arg(long, env = "AWS_REGION", default_value = HOME)]
+    region: String,
     /// An answer: POINTER=JSON, such as /budget_usd=200; may be repeated.
     #[arg(long = "answer", value_parser = super::pair)]
     answers: Vec<(String, String)>,
@@ -38,16 +47,21 @@ pub(super) struct InitOptions {
     #[arg(long)]
     yes: bool,
     /// Where the experiment is written.
-    #[arg(long, short, default_value = "experiment.json")]
-    output: PathBuf,
+    #[arg(long, default_value = "experiment.json")]
+    file: PathBuf,
     /// Print the whole import as JSON, and write no file.
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
     let documents = options.documents.iter().map(|name| document(name));
-    let documents = documents.collect::<anyhow::Result<Vec<Value>>>()?;
+    let mut documents = documents.collect::<anyhow::Result<Vec<Value>>>()?;
+    if let Some(job) = &options.job {
+        let described = super::aws::description(&options.region, job).await;
+        let described = described.with_context(|| format!("{job} in {}", options.region))?;
+        documents.insert(0, described);
+    }
     let mut answers: BTreeMap<String, Value> = options
         .answers
         .iter()
@@ -66,9 +80,8 @@ pub(super) fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
         return Ok(exit(&made));
     }
     let written = serde_json::to_string_pretty(&made.spec)? + "\n";
-    std::fs::write(&options.output, written)
-        .with_context(|| options.output.display().to_string())?;
-    report(&made, &options.output);
+    std::fs::write(&options.file, written).with_context(|| options.file.display().to_string())?;
+    report(&made, &options.file);
     Ok(exit(&made))
 }
 

@@ -35,12 +35,16 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff keys events --secret-key $KEY")]
 struct Events {
     #[command(flatten)]
     secret: super::secret::SecretOptions,
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff keys create --project research --role editor --name 'notebook of Ada' --budget-usd 500"
+)]
 struct Create {
     #[command(flatten)]
     database: database::DatabaseOptions,
@@ -62,12 +66,14 @@ struct Create {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff keys list")]
 struct List {
     #[command(flatten)]
     database: database::DatabaseOptions,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff keys revoke key_0190…")]
 struct Revoke {
     #[command(flatten)]
     database: database::DatabaseOptions,

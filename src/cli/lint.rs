@@ -17,6 +17,12 @@ use bakeoff_process::clock::real_now;
 use bakeoff_service::document;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bakeoff lint my-estimator.json
+  bakeoff lint --fix my-job.json
+  bakeoff lint --request my-estimator.json | jq .
+
+Exits with 1 if there are errors.")]
 pub(super) struct LintOptions {
     /// JSON documents: experiments, workloads, profiles and external runs; bodies of SageMaker's training,
     /// tuning, processing and transform jobs, models and endpoint configurations; arguments of the SDK's

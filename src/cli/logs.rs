@@ -17,6 +17,9 @@ const PART: u32 = 5_000;
 const TAIL: u32 = 100;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bakeoff logs -f trl_0190…
+  bakeoff logs trl_0190… --tail 0 --grep 'loss|error' | less")]
 pub(super) struct LogsOptions {
     /// Id of the trial.
     trial: TrialId,

@@ -7,8 +7,10 @@ use bakeoff_domain::ids::{ExperimentId, ModelPackageId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::model_package::{Approval, RegistryState};
 use clap::{Args, Subcommand};
+use comfy_table::Table;
 
 use super::client::{Client, Target};
+use super::output::Output;
 use super::sheet;
 use bakeoff_api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use bakeoff_api::trials::TrialView;
@@ -31,12 +33,19 @@ enum Command {
     /// List what was registered, the newest first.
     List(ListOptions),
     /// Approve a registered model, by its id.
+    #[command(
+        after_help = "Example: bakeoff models approve mpk_0190… --note 'evaluated on 3 June'"
+    )]
     Approve(ApproveOptions),
     /// Reject a registered model, by its id.
+    #[command(after_help = "Example: bakeoff models reject mpk_0190… --note 'drops names'")]
     Reject(ApproveOptions),
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff models register exp_0190… --group legal-de --image 111122223333.dkr.ecr.us-east-1.amazonaws.com/serve:1"
+)]
 struct RegisterOptions {
     /// Id of a trial, or of an experiment of which one trial has completed, such as a full run.
     trial: String,
@@ -75,13 +84,13 @@ struct RegisterOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff models list --group legal-de")]
 struct ListOptions {
     /// Only versions of this group.
     #[arg(long)]
     group: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     target: Target,
 }
@@ -201,7 +210,7 @@ async fn settled(
     }
 }
 
-fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<()> {
+pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<()> {
     let reason = package.reason.as_deref().unwrap_or_default();
     if package.state == RegistryState::Failed {
         bail!("{} was not registered: {reason}", package.id);
@@ -234,12 +243,13 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
     let query: Vec<(&str, &String)> = options.group.iter().map(|group| ("group", group)).collect();
     let query = serde_html_form::to_string(query)?;
     let found: Vec<ModelPackageView> = client.all(&format!("/v1/model-packages?{query}&")).await?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
-        return Ok(());
-    }
+    options.output.print(&found, || listed(&found))
+}
+
+/// A table of registered models.
+pub(super) fn listed(found: &[ModelPackageView]) -> Table {
     let mut table = sheet::table(&["group", "version", "state", "approval", "trial", "id"]);
-    for one in &found {
+    for one in found {
         let version = one
             .version
             .map_or_else(String::new, |version| version.to_string());
@@ -252,8 +262,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
             one.id.to_string(),
         ]);
     }
-    sheet::print(table);
-    Ok(())
+    table
 }
 
 fn approval(one: &ModelPackageView) -> String {

@@ -10,11 +10,13 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use bakeoff_domain::spec::PurchaseOption;
 use clap::{Args, Subcommand};
+use comfy_table::Table;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rust_decimal::Decimal;
 use serde_json::Value;
 
 use super::client::{Client, Target};
+use super::output::Output;
 use super::sheet;
 use bakeoff_api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
 use bakeoff_api::purchases::{ApprovePurchase, RefusePurchase};
@@ -34,10 +36,15 @@ enum Command {
     /// List pipelines, the newest first.
     List(ListOptions),
     /// Show a pipeline's steps.
+    #[command(after_help = "Example: bakeoff pipelines show pip_0190…")]
     Show(OneOptions),
     /// Follow a pipeline until it is over.
+    #[command(
+        after_help = "Example: bakeoff pipelines follow pip_0190…\n\nExits with 1 if it did not complete."
+    )]
     Follow(OneOptions),
     /// Start nothing more of a pipeline, and stop what runs.
+    #[command(after_help = "Example: bakeoff pipelines cancel pip_0190…")]
     Cancel(OneOptions),
     /// Take up a pipeline that failed or was cancelled, at the steps that have not completed.
     Resume(ResumeOptions),
@@ -48,10 +55,10 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff pipelines list --output csv")]
 struct ListOptions {
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     target: Target,
 }
@@ -68,6 +75,7 @@ struct OneOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff pipelines resume pip_0190… --step-budget-usd train=1700")]
 struct ResumeOptions {
     /// A larger budget over all steps, USD, what is spent by now included.
     #[arg(long)]
@@ -93,6 +101,7 @@ struct StepOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff pipelines approve pip_0190… train --candidate p5e")]
 struct ApproveOptions {
     #[command(flatten)]
     step: StepOptions,
@@ -105,6 +114,9 @@ struct ApproveOptions {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff pipelines refuse pip_0190… train --reason 'too dear this month'"
+)]
 struct RefuseOptions {
     #[command(flatten)]
     step: StepOptions,
@@ -216,7 +228,11 @@ async fn read(client: &Client, id: PipelineId) -> anyhow::Result<PipelineView> {
 }
 
 /// One line per step until the pipeline is over, then its table.
-async fn follow(client: &Client, id: PipelineId, is_json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn follow(
+    client: &Client,
+    id: PipelineId,
+    is_json: bool,
+) -> anyhow::Result<ExitCode> {
     let bars = MultiProgress::new();
     if is_json {
         bars.set_draw_target(ProgressDrawTarget::hidden());
@@ -292,7 +308,7 @@ fn doing(step: &StepView) -> String {
     )
 }
 
-fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
+pub(super) fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()> {
     if is_json {
         println!("{}", serde_json::to_string_pretty(pipeline)?);
         return Ok(());
@@ -383,12 +399,14 @@ fn outcome(step: &StepView) -> String {
 async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
     let found: Vec<PipelineView> = client.all("/v1/pipelines?").await?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
-        return Ok(ExitCode::SUCCESS);
-    }
+    options.output.print(&found, || listed(&found))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A table of pipelines.
+pub(super) fn listed(found: &[PipelineView]) -> Table {
     let mut table = sheet::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
-    for one in &found {
+    for one in found {
         let done = one
             .steps
             .iter()
@@ -402,6 +420,5 @@ async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
             one.id.to_string(),
         ]);
     }
-    sheet::print(table);
-    Ok(ExitCode::SUCCESS)
+    table
 }

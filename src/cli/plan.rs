@@ -23,6 +23,9 @@ use bakeoff_service::document;
 const INSTALLATION: &str = "offline";
 
 #[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff plan experiment.json
+
+Exits with 1 if an experiment would not start.")]
 pub(super) struct PlanOptions {
     /// Experiments, as JSON, with workload and profiles inline.
     #[arg(required = true)]

@@ -9,7 +9,7 @@ use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::predict::forecast::Interval;
 use bakeoff_planner::preview::{CandidatePreview, Preview};
-use comfy_table::{Cell, Color};
+use comfy_table::{Cell, Color, Table};
 
 use serde::Serialize;
 
@@ -363,16 +363,8 @@ pub(super) fn full_run(shown: &FullRunPreview) {
     findings(&shown.plan.findings);
 }
 
-/// Prints how good predictions were.
-pub(super) fn calibration(found: &Calibration) {
-    println!(
-        "predicted against measured, of the newest {} experiments",
-        found.experiments
-    );
-    if found.rows.is_empty() {
-        println!("no trial has both yet: run an experiment");
-        return;
-    }
+/// A table of how good predictions were.
+pub(super) fn calibration(found: &Calibration) -> Table {
     let mut rows = table(&[
         "figure",
         "instance",
@@ -401,29 +393,13 @@ pub(super) fn calibration(found: &Calibration) {
             right(format!("{:+.1} %", row.bias_percent)),
         ]);
     }
-    sheet::print(rows);
-    println!("a bias above zero: the predictions are too high");
+    rows
 }
 
 pub(super) fn ended(ended: &FinalTables) {
     let comparison = &ended.comparison;
     println!("\n{} — measured", comparison.name);
-    let mut rows = table(&[
-        "candidate",
-        "instance",
-        "purchase",
-        "state",
-        "tokens/s (95 %)",
-        "GPU %",
-        "billed s",
-        "cost",
-        "price $/h",
-        "price source",
-    ]);
-    for row in &comparison.rows {
-        rows.add_row(measured(row));
-    }
-    sheet::print(rows);
+    sheet::print(measurements(&comparison.rows));
     for row in &comparison.rows {
         if let (TrialState::Stopped, Some(reason)) = (row.state, &row.reason) {
             let option = row.purchase_option.map_or("", purchase);
@@ -439,6 +415,26 @@ pub(super) fn ended(ended: &FinalTables) {
         comparison.settled_usd, comparison.budget_usd
     );
     recommendation(ended);
+}
+
+/// A table of what was measured.
+pub(super) fn measurements(rows: &[ComparisonRow]) -> Table {
+    let mut found = table(&[
+        "candidate",
+        "instance",
+        "purchase",
+        "state",
+        "tokens/s (95 %)",
+        "GPU %",
+        "billed s",
+        "cost",
+        "price $/h",
+        "price source",
+    ]);
+    for row in rows {
+        found.add_row(measured(row));
+    }
+    found
 }
 
 fn measured(row: &ComparisonRow) -> Vec<Cell> {

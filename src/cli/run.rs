@@ -23,6 +23,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BAR_LENGTH: u64 = 1000;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bakeoff run experiment.json --watch
+  bakeoff run examples/*.json --json | jq .experiments[].recommendation.recommendation.headline
+
+With --watch or --json, exits with 1 if an experiment or the pipeline did not complete.")]
 pub(super) struct RunOptions {
     /// Experiments, or one pipeline, as JSON.
     #[arg(required = true)]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::dashboard;
-use crate::demo::{FAILS, negotiated_price};
-use crate::process::{build, root};
-use crate::stack::{Setup, Stack};
+use crate::process::{build, root, scratch_dir};
+use bakeoff_demo::demo::{FAILS, negotiated_price};
+use bakeoff_demo::stack::{Setup, Stack};
 
 const EXAMPLES: [&str; 2] = ["examples/hebrew-p4-p5.json", "examples/vision-g6.json"];
 
@@ -40,7 +40,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if !flags.contains(&BUILT) {
         build(&["--bins"])?;
     }
-    let mut setup = Setup::default();
+    let mut setup = Setup::below(scratch_dir()?);
     setup.region.push(FAILS.to_owned());
     let stack = Stack::start(&setup)?;
     let outcome = journeys(&stack, &browser, flags);
@@ -50,8 +50,13 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
 
 fn journeys(stack: &Stack, browser: &Path, flags: &[&str]) -> Result<(), String> {
     negotiated_price(stack)?;
-    let mut run = stack.bakeoff();
-    let ran = run.arg("run").args(EXAMPLES).arg("--watch").output();
+    let mut run = stack.bakeoff()?;
+    let ran = run
+        .arg("run")
+        .args(EXAMPLES)
+        .arg("--watch")
+        .current_dir(root())
+        .output();
     let ran = ran.map_err(|error| error.to_string())?;
     if !ran.status.success() {
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();

@@ -4,9 +4,9 @@
 use std::env::join_paths;
 use std::process::Command;
 
-use crate::process::{build, root, run as run_program};
+use crate::process::{build, root, run as run_program, scratch_dir};
 use crate::python;
-use crate::stack::{Setup, Stack};
+use bakeoff_demo::stack::{Setup, Stack};
 
 const BUILT: &str = "--built";
 
@@ -69,7 +69,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     }
     let setup = Setup {
         factor: FACTOR,
-        ..Setup::default()
+        ..Setup::below(scratch_dir()?)
     };
     let stack = Stack::start(&setup)?;
     let on_service = |command: &mut Command| {

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::demo::negotiated_price;
-use crate::http::{get_large, pages, post};
-use crate::process::build;
-use crate::stack::{Setup, Stack};
+use crate::process::{build, scratch_dir};
+use bakeoff_demo::demo::negotiated_price;
+use bakeoff_demo::http::{get_large, pages, post};
+use bakeoff_demo::stack::{Setup, Stack};
 use report::Report;
 use score::Answer;
 
@@ -63,6 +63,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     build(&["--bins"])?;
     let started = Instant::now();
     let stack = Stack::start(&Setup {
+        folder: scratch_dir()?,
         factor: FACTOR,
         region: vec![
             "--lively".to_owned(),

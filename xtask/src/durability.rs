@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::process::build;
-use crate::stack::{Setup, Stack};
+use crate::process::{build, scratch_dir};
+use bakeoff_demo::stack::{Setup, Stack};
 
 const SENDERS: u64 = 4;
 const METRICS: u64 = 10;
@@ -73,7 +73,7 @@ struct Seen {
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let flags = Flags::parse(flags)?;
     build(&["--bins"])?;
-    let mut stack = Stack::start(&Setup::default())?;
+    let mut stack = Stack::start(&Setup::below(scratch_dir()?))?;
     let outcome = play(&mut stack, &flags);
     let stopped = stack.stop();
     let result = outcome?;

@@ -8,28 +8,25 @@
 
 mod bench;
 mod browser;
-mod chaos;
 mod client;
 mod dashboard;
 mod database;
 mod decisions;
 mod demo;
 mod deploy;
+mod docs;
 mod durability;
 mod eval;
-mod http;
 mod mutants;
 mod openapi;
 mod process;
 mod python;
 mod queries;
 mod road;
-mod rules;
 mod shapes;
-mod stack;
 mod storm;
 mod test;
-mod verify;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -74,9 +71,10 @@ cargo xtask COMMAND
   dashboard [--check] build the dashboard that the service embeds (or type-check and test it, too)
   browser             the dashboard in a real browser: journeys, accessibility, screenshots in target/dashboard
   client              the Python client: linted, typed, tested on a real service; the example notebook from top to bottom
+  wheel [--try]       the Python client and the programs in one wheel (or install it into an empty environment, too)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
-  rules [--check]     write (or check) docs/lint-rules.md and docs/metric-definitions.md
+  docs [--check]      write (or check) the pages of docs/reference that are made from the sources
   shapes [--check]    write (or check) the shapes of AWS's requests that the linter reads, from the pinned botocore
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters
@@ -99,7 +97,7 @@ fn main() -> ExitCode {
         Some("eval") => eval::eval(&flags),
         Some("signals") => eval::signals(&flags),
         Some("fit") => eval::fit(&flags),
-        Some("rules") => rules::run(&flags),
+        Some("docs") => docs::run(&flags),
         Some("shapes") => shapes::run(&flags),
         Some("mutants") => mutants::run(&flags),
         Some("storm") => storm::run(&flags),
@@ -107,6 +105,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(),
         Some("browser") => browser::run(&flags),
         Some("client") => client::run(&flags),
+        Some("wheel") => wheel::run(&flags),
         Some("dashboard") => dashboard::run(&flags),
         Some("sqlx") => queries::run(&flags),
         Some("openapi") => openapi::run(&flags),

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use bakeoff_postgres::{Cluster, Config};
 
 use self::by_storm::{BY_STORM, STORM_SEEDS};
-use crate::process::{Scratch, build, cargo, program, root, run as run_program, target};
+use crate::process::{build, cargo, program, root, run as run_program, scratch, target};
 
 /// A mistake, and the test that must catch it.
 struct Mutant {
@@ -219,7 +219,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     // The schema comes from the unpatched program.
     build(&["--bins"])?;
     let copy = Copied::new()?;
-    let scratch = Scratch::new("mutants")?;
+    let scratch = scratch("mutants")?;
     let cluster = Cluster::start(&Config {
         data_dir: scratch.0.join("data"),
         durable: false,

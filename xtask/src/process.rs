@@ -3,14 +3,11 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use bakeoff_postgres::{Cluster, reaper};
-use rustix::io::Errno;
-pub(crate) use rustix::process::Signal;
-use rustix::process::{Pid, kill_process, test_kill_process};
+pub(crate) use bakeoff_demo::process::{Scratch, Signal, interrupt, signal, spawn, wait_gone};
 
 /// How often a long build reports that it is still running.
 const SAY_EVERY: Duration = Duration::from_secs(15);
@@ -132,6 +129,11 @@ pub(crate) fn scratch_dir() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
+/// A folder for this run, removed when dropped.
+pub(crate) fn scratch(purpose: &str) -> Result<Scratch, String> {
+    Scratch::below(&scratch_dir()?, purpose)
+}
+
 /// Holds this checkout's lock of that name until it is dropped; waits for the current holder.
 pub(crate) fn lock(name: &str) -> Result<File, String> {
     let path = scratch_dir()?.join(format!("{name}.lock"));
@@ -143,74 +145,4 @@ pub(crate) fn lock(name: &str) -> Result<File, String> {
         Ok(file)
     });
     locked.map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// A folder for this run, removed when dropped; folders of killed runs are removed by the next run.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(purpose: &str) -> Result<Self, String> {
-        let folder = scratch_dir()?;
-        for left in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let name = left.file_name();
-            let pid = name
-                .to_str()
-                .and_then(|name| name.rsplit_once('-')?.1.parse().ok());
-            if pid
-                .and_then(Pid::from_raw)
-                .is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
-            {
-                discard(&left.path());
-            }
-        }
-        let path = folder.join(format!("{purpose}-{}", std::process::id()));
-        discard(&path);
-        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        discard(&self.0);
-    }
-}
-
-/// Also removes a cluster's files from elsewhere, where they are when the server's user had no
-/// access here.
-fn discard(folder: &Path) {
-    Cluster::discard(&folder.join("data"));
-    drop(std::fs::remove_dir_all(folder));
-}
-
-/// Starts a child that ends with us, however we end.
-pub(crate) fn spawn(command: &mut Command) -> Result<Child, String> {
-    let child = command
-        .spawn()
-        .map_err(|error| format!("{command:?} could not be run: {error}"))?;
-    reaper::guard(&child);
-    Ok(child)
-}
-
-/// Asks a process to end (SIGTERM); one that is already gone is fine.
-pub(crate) fn interrupt(child: &Child) {
-    signal(i32::try_from(child.id()).unwrap_or_default(), Signal::TERM);
-}
-
-/// Sends a signal; returns false when there is no such process. Needs no `kill` program, which a
-/// slim Debian lacks.
-pub(crate) fn signal(pid: i32, signal: Signal) -> bool {
-    Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
-}
-
-/// Waits for a child to end; returns whether it did so in time.
-pub(crate) fn wait_gone(child: &mut Child, patience: Duration) -> bool {
-    let started = Instant::now();
-    while started.elapsed() < patience {
-        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(30));
-    }
-    false
 }

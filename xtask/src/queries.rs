@@ -8,10 +8,10 @@ use std::time::SystemTime;
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, cargo, compile, root};
+use crate::process::{cargo, compile, root, scratch};
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
-    let scratch = Scratch::new("sqlx")?;
+    let scratch = scratch("sqlx")?;
     let config = Config {
         data_dir: scratch.0.join("data"),
         durable: false,

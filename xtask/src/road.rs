@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::demo::negotiated_price;
-use crate::http::{agent, get_large, pages, send};
-use crate::process::build;
-use crate::stack::{Setup, Stack};
+use crate::process::{build, scratch_dir};
+use bakeoff_demo::demo::negotiated_price;
+use bakeoff_demo::http::{agent, get_large, pages, send};
+use bakeoff_demo::stack::{Setup, Stack};
 
 const EXAMPLES: [&str; 2] = [
     "examples/pipelines/legal-g5.json",
@@ -54,7 +54,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         println!("Two pipelines run side by side, some minutes for days of the region's time …\n");
     }
     let started = Instant::now();
-    let mut stack = Stack::start(&Setup::default())?;
+    let mut stack = Stack::start(&Setup::below(scratch_dir()?))?;
     let outcome = travel(&mut stack, &flags).and_then(|killed| judge(&stack, &killed));
     let stopped = stack.stop();
     let mut found = outcome?;

@@ -35,7 +35,7 @@ use course::Ground;
 use serde_json::{Value, json};
 use verdict::Verdict;
 
-use crate::process::{Scratch, build, program, release, scratch_dir};
+use crate::process::{Scratch, build, program, release, scratch, scratch_dir};
 
 /// About how often Postgres is killed, for all seeds at once.
 const DATABASE_DIES_EVERY: Duration = Duration::from_secs(40);
@@ -126,7 +126,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
             &["--bins"]
         })?;
     }
-    let scratch = Scratch::new("storm")?;
+    let scratch = scratch("storm")?;
     let cluster = Cluster::start(&Config {
         data_dir: scratch.0.join("data"),
         durable: false,

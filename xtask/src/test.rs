@@ -1,14 +1,14 @@
 //! `cargo xtask test`: everything that CI checks except clippy, in the order that fails fastest.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bakeoff_postgres::{Cluster, Config};
 
-use crate::process::{Scratch, build, cargo, compile, lock, program, run as run_program};
+use crate::process::{build, cargo, compile, lock, program, run as run_program, scratch};
 use crate::{
-    browser, client, dashboard, deploy, mutants, openapi, python, queries, rules, shapes, storm,
+    browser, client, dashboard, deploy, docs, mutants, openapi, python, queries, shapes, storm,
 };
 
 pub(crate) fn run() -> Result<(), String> {
@@ -26,9 +26,9 @@ pub(crate) fn run() -> Result<(), String> {
     openapi::lint()?;
     step("committed shapes of AWS's requests");
     shapes::run(&["--check"])?;
-    step("committed page of lint rules");
-    rules::run(&["--check"])?;
-    let scratch = Scratch::new("test")?;
+    step("committed pages of the reference");
+    docs::run(&["--check"])?;
+    let scratch = scratch("test")?;
     let cluster = Cluster::start(&Config {
         data_dir: scratch.0.join("data"),
         durable: false,
@@ -107,7 +107,7 @@ pub(crate) fn postgres() -> Result<(), String> {
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))
         .map_err(|error| error.to_string())?;
     build(&["--all-targets"])?;
-    let scratch = Scratch::new("postgres")?;
+    let scratch = scratch("postgres")?;
     let cluster = Cluster::start(&Config {
         data_dir: scratch.0.join("data"),
         durable: false,
@@ -122,6 +122,8 @@ pub(crate) fn postgres() -> Result<(), String> {
     cluster.stop().map_err(|error| error.to_string())
 }
 
+/// Says what comes now, and after how long: where the minutes go is seen by reading on.
 fn step(name: &str) {
-    println!("\n— {name}");
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    println!("\n— {name} (after {} s)", BEGAN.elapsed().as_secs());
 }

@@ -84,7 +84,8 @@ def test_pages_are_read_to_the_end(server):
     assert server.requests[1][1] == "/v1/experiments?page_token=t&state=running"
 
 
-def test_without_an_address_or_a_key_it_says_what_to_set(monkeypatch):
+def test_without_an_address_or_a_key_it_says_what_to_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("BAKEOFF_CONFIG", str(tmp_path / "none.toml"))
     monkeypatch.delenv("BAKEOFF_URL", raising=False)
     monkeypatch.delenv("BAKEOFF_API_KEY", raising=False)
     with pytest.raises(bakeoff.BakeoffError, match="BAKEOFF_URL"):

@@ -6,6 +6,7 @@
 
 mod cloudwatch;
 mod convert;
+mod description;
 mod ecr;
 mod endpoints;
 mod error;
@@ -33,6 +34,7 @@ use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 
 pub use cloudwatch::CloudWatch;
+pub use description::description;
 pub use ecr::Ecr;
 pub use endpoints::Hosting;
 pub use iam::Iam;

@@ -27,7 +27,7 @@ const POLICY: &str = "default-src 'self'; script-src 'self'; \
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
 
 const NOT_BUILT: &str = "<!doctype html><title>Bakeoff</title><p>This program was built without its dashboard: \
-    <code>cargo xtask dashboard</code>, then build it again. The API is described at <a href=\"/docs\">/docs</a>.";
+    <code>cargo xtask dashboard</code>, then build it again. Documentation and the API are at <a href=\"/docs/\">/docs/</a>.";
 
 /// Whether this program was built with its dashboard.
 pub(crate) fn is_built() -> bool {
@@ -39,7 +39,7 @@ pub(crate) async fn serve(request: Request) -> Response {
     match answer(request.uri(), request.headers()).filter(|_| is_read) {
         Some(answer) => answer,
         None => Problem::not_found(
-            "nothing is served at this path; /docs lists the API, and / is the dashboard",
+            "nothing is served at this path; /docs/api/ lists the API, and / is the dashboard",
         )
         .into_response(),
     }

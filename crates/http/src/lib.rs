@@ -5,6 +5,7 @@
 mod catalog;
 mod ci;
 mod dashboard;
+mod documents;
 mod endpoints;
 mod events;
 mod experiments;
@@ -27,6 +28,7 @@ pub use plumbing::problem::{FieldError, Problem};
 pub use plumbing::server::{Limits, serve};
 
 use axum::Router;
+use axum::routing::get;
 use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -290,6 +292,15 @@ fn session_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
         .routes(routes!(sessions::current, sessions::log_out))
 }
 
+/// Pages for people, which are no part of the API.
+fn document_routes() -> Router<App> {
+    Router::new()
+        .route("/docs", get(documents::to_index))
+        .route("/docs/", get(documents::index))
+        .route("/docs/style.css", get(documents::style))
+        .route("/docs/{*path}", get(documents::one))
+}
+
 /// The OpenAPI document, as committed in `openapi/bakeoff.json`.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     routes().to_openapi()
@@ -306,7 +317,8 @@ pub fn router(app: App) -> Router {
             bare,
             parameters::refuse,
         ))
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .merge(SwaggerUi::new("/docs/api").url("/openapi.json", document))
+        .merge(document_routes())
         .fallback(dashboard::serve)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))

@@ -176,7 +176,7 @@ function Program() {
         )}
       </Loaded>
       <p class="fine">
-        <a href="/docs">The API, described</a> · <a href="/openapi.json">openapi.json</a>
+        <a href="/docs/">Documentation</a> · <a href="/docs/api/">The API, described</a> · <a href="/openapi.json">openapi.json</a>
       </p>
     </Section>
   );

@@ -261,7 +261,7 @@ async fn open_fence(store: &Store, options: &ServeOptions) -> anyhow::Result<Fen
     let fence = Fence::new(fence, options.stop_unknown_jobs);
     if fence.uri.is_none() {
         tracing::warn!(
-            "no --fence: a copy of this database would act as this installation; see the README"
+            "no --fence: a copy of this database would act as this installation; see docs/how-to/operate.md"
         );
     }
     Ok(fence)

@@ -9,7 +9,7 @@ use crate::support::{TestApp, spec};
 
 /// Edges of the n-th drawing, without those from and to the outside.
 fn drawn(nth: usize) -> BTreeSet<(String, String)> {
-    let text = include_str!("../../../docs/states.md");
+    let text = include_str!("../../../docs/reference/states.md");
     let drawing = text
         .split("```mermaid")
         .nth(nth)

@@ -6,5 +6,6 @@ pub(crate) mod forms;
 pub(crate) mod imports;
 pub(crate) mod mutant_killers;
 pub(crate) mod query_plans;
+pub(crate) mod snippets;
 pub(crate) mod sql_states;
 pub(crate) mod style;

@@ -457,7 +457,7 @@ async fn unknown_paths_and_methods_are_problems_too(pool: PgPool) {
         .send(test.request(Method::DELETE, "/v1/experiments", &test.admin))
         .await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
-    let (status, page) = test.send(test.request(Method::GET, "/docs/", "")).await;
+    let (status, page) = test.send(test.request(Method::GET, "/docs/api/", "")).await;
     assert_eq!(status, StatusCode::OK);
     assert!(
         page.as_str().unwrap().contains("swagger-ui"),

@@ -10,8 +10,8 @@ use bakeoff_postgres::{Cluster, Config};
 use serde_json::{Value, json};
 
 use super::spec::spec;
-use crate::process::{Scratch, interrupt, release, wait_gone};
-use crate::stack::{kill, now_seconds, ready, rfc3339, simulated_aws};
+use crate::process::{Scratch, interrupt, release, scratch, wait_gone};
+use bakeoff_demo::stack::{kill, now_seconds, ready, rfc3339, simulated_aws};
 
 const SECRET_KEY: &str = "5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed5eed";
 const TRIALS_OF_EXPERIMENT: u32 = 200;
@@ -41,7 +41,7 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn set(setting: &Setting) -> Result<Self, String> {
-        let scratch = Scratch::new("bench")?;
+        let scratch = scratch("bench")?;
         let folder = scratch.0.clone();
         fs::create_dir_all(folder.join("s3/bench/train")).map_err(|error| error.to_string())?;
         fs::write(folder.join("s3/bench/train/part-0"), "x").map_err(|error| error.to_string())?;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::http::{get, pages, post};
-use crate::stack::Stack;
+use bakeoff_demo::http::{get, pages, post};
+use bakeoff_demo::stack::Stack;
 
 /// Worse than the best by more than this is wrong, percent.
 const WRONG_PERCENT: f64 = 5.0;

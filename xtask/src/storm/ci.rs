@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use super::stage::Stage;
-use crate::http::{agent, get, pages, post, send};
+use bakeoff_demo::http::{agent, get, pages, post, send};
 
 const COMMITS: [&str; 2] = [
     "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60",

@@ -19,7 +19,7 @@ use super::pipelines::Pipelines;
 use super::plan::{Kind, Plan};
 use super::specs::{Accepted, LONG, LONG_TYPE, LONG_TYPE_MICRO_USD, Pending, pending};
 use super::stage::Stage;
-use crate::http::{agent, get, pages, post, send};
+use bakeoff_demo::http::{agent, get, pages, post, send};
 
 /// No further request is made in a turn that has taken this long: between turns, frozen replicas are
 /// continued, and nothing may keep them waiting.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::specs::{Accepted, POOLED, RACE, TIGHT, profile};
 use super::stage::Stage;
-use crate::http::{agent, get, pages, post, send};
+use bakeoff_demo::http::{agent, get, pages, post, send};
 
 pub(super) const PAUSE: &str = "pause";
 pub(super) const BUDGET: &str = "budget_change";

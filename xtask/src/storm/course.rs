@@ -14,7 +14,7 @@ use super::plan::{Blow, Kind, Plan, STORM_MILLIS};
 use super::stage::{LEASE_SECONDS, Place, Stage};
 use super::twin::{self, Twin};
 use super::verdict::{self, Verdict};
-use crate::http::{get, pages, post};
+use bakeoff_demo::http::{get, pages, post};
 
 /// After the storm, something must change within this many listings. Listings follow the service's
 /// own pace: on a slow machine they are as slow as what results from them.

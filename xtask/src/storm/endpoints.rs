@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::stage::Stage;
 use super::verdict::booked::Booked;
-use crate::http::{agent, delete, get, pages, send};
+use bakeoff_demo::http::{agent, delete, get, pages, send};
 
 const EXTENDED: &str = "extended";
 const DELETED: &str = "deleted";

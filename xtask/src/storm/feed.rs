@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::stage::Stage;
-use crate::http::{agent_within, pages};
+use bakeoff_demo::http::{agent_within, pages};
 
 /// A stream is read for so long at most.
 const STREAM_MAX: Duration = Duration::from_secs(3);

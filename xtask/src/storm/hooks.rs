@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::stage::Stage;
-use crate::http::{get, pages, post};
+use bakeoff_demo::http::{get, pages, post};
 
 /// The events that it hears of.
 const KINDS: [&str; 3] = [

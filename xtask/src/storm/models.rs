@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::stage::{ACCOUNT, Stage};
-use crate::http::{get, pages, post};
+use bakeoff_demo::http::{get, pages, post};
 
 /// No further model is asked for in a turn that has taken this long.
 const ASK_MAX: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::specs::{profile, workload};
 use super::stage::Stage;
 use super::verdict::booked::{Booked, micro};
-use crate::http::{agent, found, get, pages, send};
+use bakeoff_demo::http::{agent, found, get, pages, send};
 
 const NAME: &str = "neighbour";
 const BUDGET_USD: f64 = 2000.0;

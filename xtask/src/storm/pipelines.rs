@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::plan::Kind;
 use super::stage::Stage;
-use crate::http::{agent, get, pages, post, send};
+use bakeoff_demo::http::{agent, get, pages, post, send};
 
 /// A diamond of steps, which are tried again, and the first of them once more, whose output is there already; one that is
 /// cancelled as soon as its first job runs; and one that tunes, transforms and serves.

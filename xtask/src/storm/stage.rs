@@ -17,7 +17,7 @@ use super::plan::{Pace, Plan};
 use super::proxy::Proxy;
 use super::upgrade::Upgraded;
 use crate::process::{Signal, signal, spawn};
-use crate::stack::{SCHEDULER_ROLE, kill, ready, rfc3339, simulated_aws};
+use bakeoff_demo::stack::{SCHEDULER_ROLE, kill, ready, rfc3339, simulated_aws};
 
 /// The fence object, which tells two databases of one installation apart.
 const FENCE: &str = "s3://storm/fence.json";
@@ -218,7 +218,7 @@ impl Stage {
         let ports: Vec<u16> = (0..plan.replicas)
             .map(|_| free_port())
             .collect::<Result<_, _>>()?;
-        let real_origin = crate::stack::now_seconds();
+        let real_origin = bakeoff_demo::stack::now_seconds();
         let mut region = start_region(
             &place,
             plan,

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::plan::Kind;
 use super::stage::Stage;
-use crate::http::{get, pages, post};
+use bakeoff_demo::http::{get, pages, post};
 
 /// The original is lost at least this long after its backup, and not before it has created a job
 /// that the backup does not know.
@@ -98,7 +98,7 @@ fn has_created_since(stage: &Stage, since: SystemTime) -> Result<bool, String> {
 impl Drop for Twin {
     fn drop(&mut self) {
         if let Some((child, _)) = &mut self.service {
-            crate::stack::kill(child);
+            bakeoff_demo::stack::kill(child);
         }
     }
 }

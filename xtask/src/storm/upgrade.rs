@@ -5,7 +5,7 @@ use std::process::Child;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::stage::{Replica, Stage};
-use crate::http::get;
+use bakeoff_demo::http::get;
 
 /// Time within which a replica that is not frozen must notice that its database was migrated.
 const NOTICE_MAX: Duration = Duration::from_mins(1);

@@ -22,7 +22,7 @@ use super::plan::{Kind, Plan};
 use super::specs::Accepted;
 use super::stage::{ACCOUNT, STRANGERS, Stage};
 use super::statuses::Told;
-use crate::http::{get, pages};
+use bakeoff_demo::http::{get, pages};
 
 /// Small enough to need several pages.
 const PAGE: u32 = 25;

@@ -28,12 +28,13 @@ def load(document: Document) -> Any:
 class Client:
     """One service, with one key.
 
-    Address and key come from BAKEOFF_URL and BAKEOFF_API_KEY unless they are passed. Requests that are safe to repeat
-    are tried again; what starts something carries an idempotency key, so that it starts once.
+    Address and key come from BAKEOFF_URL and BAKEOFF_API_KEY unless they are passed, else from the profile that `bakeoff
+    login` has kept. Requests that are safe to repeat are tried again; what starts something carries an idempotency key,
+    so that it starts once.
     """
 
-    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
-        self._transport = Transport(url, api_key)
+    def __init__(self, url: str | None = None, api_key: str | None = None, profile: str | None = None) -> None:
+        self._transport = Transport(url, api_key, profile)
         self.experiments = Experiments(self._transport)
         self.runs = Runs(self._transport)
 

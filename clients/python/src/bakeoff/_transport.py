@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 import uuid
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ._errors import BakeoffError, UnavailableError, of_response
+from ._profiles import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,13 +26,12 @@ TIMEOUT = httpx.Timeout(75.0, connect=10.0)
 class Transport:
     """One service and one key."""
 
-    def __init__(self, url: str | None, api_key: str | None) -> None:
-        url = url or os.environ.get("BAKEOFF_URL")
-        api_key = api_key or os.environ.get("BAKEOFF_API_KEY")
+    def __init__(self, url: str | None, api_key: str | None, profile: str | None = None) -> None:
+        url, api_key = resolve(url, api_key, profile)
         if not url:
-            raise BakeoffError("No service is named: pass url=, or set BAKEOFF_URL (`cargo xtask demo` prints one)")
+            raise BakeoffError("No service is named: run `bakeoff login`, pass url=, or set BAKEOFF_URL")
         if not api_key:
-            raise BakeoffError("No API key: pass api_key=, or set BAKEOFF_API_KEY (`bakeoff keys create` makes one)")
+            raise BakeoffError(f"No API key for {url}: run `bakeoff login`, pass api_key=, or set BAKEOFF_API_KEY")
         self.url = url.rstrip("/")
         self._client = httpx.Client(
             base_url=self.url,

@@ -144,7 +144,7 @@ impl TrialState {
         )
     }
 
-    /// The allowed next states, drawn in `docs/states.md`; the database refuses to leave a terminal
+    /// The allowed next states, drawn in `docs/reference/states.md`; the database refuses to leave a terminal
     /// one.
     pub fn followers(self) -> &'static [Self] {
         match self {

@@ -59,7 +59,7 @@ pub struct WorkloadSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recurring: Vec<String>,
     /// What to read from the log: definitions, or the name of a set of them (`"hf-trainer"`, `"megatron-lm"`,
-    /// `"torchtitan"`, …; docs/metric-definitions.md lists them). When absent, the set that the image or the
+    /// `"torchtitan"`, …; docs/reference/metric-definitions.md lists them). When absent, the set that the image or the
     /// script is known to print.
     #[serde(default, deserialize_with = "metric_definitions::read")]
     #[schema(value_type = MetricsSpec)]

@@ -10,10 +10,10 @@ use super::{
     ACCOUNT, COPY, Death, End, FOREIGN_ACCOUNT, FOREIGN_FOR, Freeze, SILENT_MAX, STRANGERS, Stage,
     free_port, is_stopped,
 };
-use crate::http::{get, post};
 use crate::process::{Signal, signal, spawn};
-use crate::stack::kill;
 use crate::storm::client::strangers_job;
+use bakeoff_demo::http::{get, post};
+use bakeoff_demo::stack::kill;
 
 /// How long nobody is there, and how long the replicas need to come up after it.
 const AWAY: Duration = Duration::from_secs(12);

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::booked::{Booked, micro, text};
 use super::{CENT, Verdict, billed};
-use crate::http::pages;
+use bakeoff_demo::http::pages;
 
 const ORPHANED: &str = "trial.orphaned_job";
 const OVER_RESERVATION: &str = "trial.over_reservation";

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::booked::{Booked, micro, text};
 use super::{CENT, Client, Hooks, PAGE, Plan, ROUNDING, Record, Stage, Verdict, billed, is_paid};
-use crate::http::{get, pages};
 use crate::storm::plan::Kind;
 use crate::storm::{models, pipelines};
+use bakeoff_demo::http::{get, pages};
 
 /// Counts what can only be judged once everything is over.
 pub(super) fn count(

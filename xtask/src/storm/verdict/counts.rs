@@ -11,10 +11,10 @@ use super::{
     Booked, CANCEL_MAX, FOREIGN_UNSEEN, METRIC_MICRO_USD, METRICS_OF_A_HOST, METRICS_OF_A_JOB,
     POOL_LISTINGS_MAX, Verdict, text,
 };
-use crate::http::{found, get};
 use crate::storm::client::Client;
 use crate::storm::course::Ground;
 use crate::storm::stage::{COPY, Freeze, KEEP_ALIVE_SECONDS, Stage};
+use bakeoff_demo::http::{found, get};
 
 /// Minimum time from when a create was to be sent until its attempt may be given up. A create is
 /// sent within half a lease; after the other half another replica may take over, and it waits for a

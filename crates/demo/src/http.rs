@@ -12,18 +12,18 @@ const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// The same for an answer that takes long to write, of a service that nobody stops.
 const LARGE_ANSWER_MAX: Duration = Duration::from_mins(2);
 
-pub(crate) fn get(url: &str, key: &str) -> Result<Value, String> {
+pub fn get(url: &str, key: &str) -> Result<Value, String> {
     found(url, key)?.ok_or_else(|| format!("GET {url}: not found"))
 }
 
 /// Gets an answer of any size.
-pub(crate) fn get_large(url: &str, key: &str) -> Result<Value, String> {
+pub fn get_large(url: &str, key: &str) -> Result<Value, String> {
     let found = found_within(LARGE_ANSWER_MAX, url, key)?;
     found.ok_or_else(|| format!("GET {url}: not found"))
 }
 
 /// `None` means a 404 and nothing else: a database that is down says nothing about its contents.
-pub(crate) fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
+pub fn found(url: &str, key: &str) -> Result<Option<Value>, String> {
     found_within(ANSWER_MAX, url, key)
 }
 
@@ -45,7 +45,7 @@ fn found_within(most: Duration, url: &str, key: &str) -> Result<Option<Value>, S
 }
 
 /// The items of all pages.
-pub(crate) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
+pub fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
     let (mut items, mut token) = (Vec::new(), None::<String>);
     loop {
         let joint = if url.contains('?') { '&' } else { '?' };
@@ -61,11 +61,11 @@ pub(crate) fn pages(url: &str, key: &str) -> Result<Vec<Value>, String> {
     }
 }
 
-pub(crate) fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
+pub fn post(url: &str, key: &str, body: &Value) -> Result<Value, String> {
     send(agent().post(url), key, None, body)
 }
 
-pub(crate) fn send(
+pub fn send(
     request: ureq::RequestBuilder<ureq::typestate::WithBody>,
     key: &str,
     once: Option<&str>,
@@ -95,7 +95,7 @@ pub(crate) fn send(
     Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
 }
 
-pub(crate) fn delete(url: &str, key: &str) -> Result<(), String> {
+pub fn delete(url: &str, key: &str) -> Result<(), String> {
     let request = agent()
         .delete(url)
         .header("authorization", &format!("Bearer {key}"));
@@ -110,12 +110,12 @@ pub(crate) fn delete(url: &str, key: &str) -> Result<(), String> {
 }
 
 /// Makes requests to be sent with [`send`].
-pub(crate) fn agent() -> ureq::Agent {
+pub fn agent() -> ureq::Agent {
     agent_within(ANSWER_MAX)
 }
 
 /// The same with a timeout of its own.
-pub(crate) fn agent_within(most: Duration) -> ureq::Agent {
+pub fn agent_within(most: Duration) -> ureq::Agent {
     ureq::Agent::config_builder()
         .timeout_global(Some(most))
         .http_status_as_error(false)

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::http::{get, get_large};
 use crate::stack::Stack;
 
-pub(crate) struct Verdict {
-    pub(crate) holds: bool,
-    pub(crate) json: Value,
-    pub(crate) text: String,
+pub struct Verdict {
+    pub holds: bool,
+    pub json: Value,
+    pub text: String,
 }
 
 struct Ledger {
@@ -33,7 +33,7 @@ impl Ledger {
     }
 }
 
-pub(crate) fn verify(stack: &Stack) -> Result<Verdict, String> {
+pub fn verify(stack: &Stack) -> Result<Verdict, String> {
     let record = get_large(&format!("{}/_sim/record", stack.region_url), "")?;
     let ledger = ledger(stack)?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();

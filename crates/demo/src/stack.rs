@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chrono::{DateTime, SecondsFormat};
 
-use crate::process::{Scratch, Signal, interrupt, program, root, signal, spawn, wait_gone};
+use crate::process::{Scratch, Signal, beside, interrupt, signal, spawn, wait_gone};
 
 /// For a process that is alive but slow; one that ends is noticed at once.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
@@ -23,43 +23,55 @@ const INPUTS: [&str; 5] = [
     "legal/raw",
 ];
 /// The role under which the region's schedules act.
-pub(crate) const SCHEDULER_ROLE: &str = "arn:aws:iam::111122223333:role/bakeoff-scheduler";
-/// Scripts that the pipelines among them run.
-const SCRIPTS: [&str; 2] = ["prepare.py", "evaluate.py"];
+pub const SCHEDULER_ROLE: &str = "arn:aws:iam::111122223333:role/bakeoff-scheduler";
+/// Scripts that the pipelines among them run, with their names.
+const SCRIPTS: [(&str, &str); 2] = [
+    (
+        "prepare.py",
+        include_str!("../../../examples/processing/prepare.py"),
+    ),
+    (
+        "evaluate.py",
+        include_str!("../../../examples/processing/evaluate.py"),
+    ),
+];
 
 /// How a stack is started.
-pub(crate) struct Setup {
+pub struct Setup {
+    /// Where its folder is made, and removed at the end.
+    pub folder: PathBuf,
     /// Virtual seconds per real second.
-    pub(crate) factor: u32,
+    pub factor: u32,
     /// What the region is told besides.
-    pub(crate) region: Vec<String>,
+    pub region: Vec<String>,
 }
 
-impl Default for Setup {
+impl Setup {
     /// A day in a minute and a half, by a region that throttles now and then.
-    fn default() -> Self {
+    pub fn below(folder: PathBuf) -> Self {
         Self {
+            folder,
             factor: 1000,
             region: vec!["--throttle=0.01".to_owned()],
         }
     }
 }
 
-pub(crate) struct Stack {
+pub struct Stack {
     scratch: Scratch,
     clock: String,
     region: Child,
-    pub(crate) region_url: String,
+    pub region_url: String,
     s3_url: String,
     service: Child,
-    pub(crate) url: String,
-    pub(crate) api_key: String,
+    pub url: String,
+    pub api_key: String,
 }
 
 impl Stack {
     /// Starts everything; leaves nothing running on an error.
-    pub(crate) fn start(setup: &Setup) -> Result<Self, String> {
-        let scratch = Scratch::new("demo")?;
+    pub fn start(setup: &Setup) -> Result<Self, String> {
+        let scratch = Scratch::below(&setup.folder, "demo")?;
         for input in INPUTS {
             let folder = scratch.0.join("s3/bakeoff-example").join(input);
             fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -67,9 +79,8 @@ impl Stack {
         }
         let code = scratch.0.join("s3/bakeoff-example/code");
         fs::create_dir_all(&code).map_err(|error| error.to_string())?;
-        for script in SCRIPTS {
-            let from = root().join("examples/processing").join(script);
-            fs::copy(from, code.join(script)).map_err(|error| error.to_string())?;
+        for (name, script) in SCRIPTS {
+            fs::write(code.join(name), script).map_err(|error| error.to_string())?;
         }
         let clock = format!(
             "2026-11-20T00:00:00Z,{},{}",
@@ -126,8 +137,8 @@ impl Stack {
     }
 
     /// Another admin's key of the same project.
-    pub(crate) fn another_key(&self) -> Result<String, String> {
-        let output = Command::new(program("bakeoff"))
+    pub fn another_key(&self) -> Result<String, String> {
+        let output = Command::new(beside("bakeoff")?)
             .args(["keys", "create", "--project", "demo", "--role", "admin"])
             .args(["--budget-usd", "1000000", "--data-dir"])
             .arg(self.data_dir())
@@ -141,11 +152,7 @@ impl Stack {
     }
 
     /// Sends JSON to the service with the admin's key; the answer, or the problem in words.
-    pub(crate) fn post(
-        &self,
-        path: &str,
-        body: &serde_json::Value,
-    ) -> Result<serde_json::Value, String> {
+    pub fn post(&self, path: &str, body: &serde_json::Value) -> Result<serde_json::Value, String> {
         let url = format!("{}{path}", self.url);
         let sent = ureq::post(&url)
             .config()
@@ -167,26 +174,30 @@ impl Stack {
         ready(&self.scratch.0.join("service.url"), &mut self.service, &log)
     }
 
-    pub(crate) fn data_dir(&self) -> PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         self.scratch.0.join("data")
     }
 
-    pub(crate) fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.scratch.0.join("service.log")
     }
 
     /// The command line client, configured for this stack.
-    pub(crate) fn bakeoff(&self) -> Command {
-        let mut command = Command::new(program("bakeoff"));
+    pub fn bakeoff(&self) -> Result<Command, String> {
+        let mut command = Command::new(beside("bakeoff")?);
         command
             .env("BAKEOFF_URL", &self.url)
-            .env("BAKEOFF_API_KEY", &self.api_key)
-            .current_dir(root());
-        command
+            .env("BAKEOFF_API_KEY", &self.api_key);
+        Ok(command)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.scratch.0
     }
 
     /// Kills the service (`kill -9`) and starts a new one on the same port and clock.
-    pub(crate) fn kill_service(&mut self) -> Result<(), String> {
+    pub fn kill_service(&mut self) -> Result<(), String> {
         kill(&mut self.service);
         drop(fs::remove_file(self.scratch.0.join("service.url")));
         let address = self.url.trim_start_matches("http://").to_owned();
@@ -201,7 +212,7 @@ impl Stack {
     }
 
     /// Kills Postgres (`kill -9`); the service restarts it.
-    pub(crate) fn kill_postgres(&self) -> Result<(), String> {
+    pub fn kill_postgres(&self) -> Result<(), String> {
         let file = self.data_dir().join("postgres/postmaster.pid");
         let text =
             fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -219,7 +230,7 @@ impl Stack {
 
     /// Stops the service (which stops its Postgres), then the region; the folders are removed as
     /// well.
-    pub(crate) fn stop(mut self) -> Result<(), String> {
+    pub fn stop(mut self) -> Result<(), String> {
         interrupt(&self.service);
         let is_gone = wait_gone(&mut self.service, Duration::from_mins(3));
         interrupt(&self.region);
@@ -234,7 +245,7 @@ impl Stack {
 }
 
 /// Kills a child (`kill -9`) and waits for it.
-pub(crate) fn kill(child: &mut Child) {
+pub fn kill(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());
 }
@@ -248,7 +259,7 @@ fn log_file(path: &Path) -> Result<Stdio, String> {
 /// Uses a process group of its own: Ctrl-C reaches only us, and we stop things in order.
 fn detached(name: &str, log: &Path) -> Result<Command, String> {
     use std::os::unix::process::CommandExt;
-    let mut command = Command::new(program(name));
+    let mut command = Command::new(beside(name)?);
     command
         .process_group(0)
         .stdin(Stdio::null())
@@ -303,7 +314,7 @@ fn start_service(
 }
 
 /// Waits for a ready file; if the process ends first, returns an error with the end of its log.
-pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
+pub fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String, String> {
     let started = Instant::now();
     while started.elapsed() < START_TIMEOUT {
         if let Ok(text) = fs::read_to_string(file) {
@@ -327,14 +338,14 @@ pub(crate) fn ready(file: &Path, child: &mut Child, log: &Path) -> Result<String
 }
 
 /// Formats seconds since 1970 as RFC 3339.
-pub(crate) fn rfc3339(seconds: i64) -> String {
+pub fn rfc3339(seconds: i64) -> String {
     DateTime::from_timestamp(seconds, 0)
         .unwrap_or_default()
         .to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// The current time, in seconds since 1970.
-pub(crate) fn now_seconds() -> i64 {
+pub fn now_seconds() -> i64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -343,7 +354,7 @@ pub(crate) fn now_seconds() -> i64 {
 
 /// Sets dummy credentials, an empty configuration and a loopback address for every service, so that
 /// AWS cannot be reached.
-pub(crate) fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
+pub fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
     command
         .env_remove("AWS_PROFILE")
         .env("AWS_REGION", "us-east-1")

@@ -1,0 +1,36 @@
+"""The Python that the documents show runs as it stands, on a real service."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def snippets(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)\n```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/how-to/notebook.md"])
+def test_the_first_snippet_compares_and_draws(client, monkeypatch, name):
+    monkeypatch.chdir(ROOT)
+    pytest.importorskip("matplotlib").use("Agg")
+    known: dict = {}
+    exec(compile(snippets(name)[0], name, "exec"), known)  # noqa: S102 - it is what is tested
+    assert known["plan"]["would_start"] is True
+    assert known["experiment"].state == "completed"
+    assert len(known["experiment"].frame()) > 1
+
+
+def test_the_reporters_snippet_sends_what_it_logs(server, monkeypatch):
+    monkeypatch.setenv("BAKEOFF_URL", server.url)
+    monkeypatch.setenv("BAKEOFF_TRIAL_ID", "trl_1")
+    monkeypatch.setenv("BAKEOFF_PUSH_TOKEN", "token")
+    monkeypatch.setenv("RANK", "0")
+    known = {"batches": ["a", "b"], "train": len}
+    exec(compile(snippets("docs/how-to/notebook.md")[1], "reporter", "exec"), known)  # noqa: S102
+    sent = b"".join(body for _, path, _, body in server.requests if "/metrics" in path)
+    assert sent.count(b"train_loss") == 2

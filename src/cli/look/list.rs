@@ -1,0 +1,257 @@
+//! `bakeoff ls`: what there is, the newest first.
+
+use bakeoff_api::ci_runs::CiRunView;
+use bakeoff_api::endpoints::EndpointView;
+use bakeoff_api::experiments::{ExperimentSummary, TrialCounts};
+use bakeoff_api::model_packages::ModelPackageView;
+use bakeoff_api::page::Page;
+use bakeoff_api::pipelines::PipelineView;
+use bakeoff_api::runs::RunView;
+use chrono::{DateTime, Utc};
+use clap::{Args, ValueEnum};
+use comfy_table::{Cell, Table};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
+
+use crate::cli::client::{Client, Target};
+use crate::cli::output::Output;
+use crate::cli::sheet::{right, table};
+use crate::cli::{endpoints, models, pipelines};
+
+/// Rows of a page of the API.
+const LIMIT_MAX: u32 = 500;
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    Experiments,
+    Pipelines,
+    Endpoints,
+    Models,
+    Runs,
+    CiRuns,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bakeoff ls
+  bakeoff ls --state running --label team=legal
+  bakeoff ls endpoints --output json | jq '.[].expires_at'")]
+pub(in crate::cli) struct ListOptions {
+    /// What to list.
+    #[arg(value_enum, default_value = "experiments")]
+    kind: Kind,
+    /// Only experiments in this state; repeat for several.
+    #[arg(long)]
+    state: Vec<String>,
+    /// Only experiments with this label, `key=value`; repeat for several.
+    #[arg(long)]
+    label: Vec<String>,
+    /// Only experiments whose name has this in it.
+    #[arg(long)]
+    name: Option<String>,
+    /// The most rows to list.
+    #[arg(long, short = 'n', default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=i64::from(LIMIT_MAX)))]
+    limit: u32,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(in crate::cli) async fn run(options: ListOptions) -> anyhow::Result<()> {
+    let client = Client::new(&options.target)?;
+    let list = Lister {
+        client: &client,
+        options: &options,
+    };
+    match options.kind {
+        Kind::Experiments => {
+            let next = "bakeoff show ID; bakeoff run FILE starts one";
+            list.experiments(next).await
+        }
+        Kind::Pipelines => {
+            let next = "bakeoff show ID; bakeoff run FILE starts one";
+            list.of::<PipelineView>("/v1/pipelines?", pipelines::listed, next)
+                .await
+        }
+        Kind::Endpoints => {
+            let next = "bakeoff show ID; bakeoff endpoints deploy makes one";
+            list.of::<EndpointView>("/v1/endpoints?", endpoints::listed, next)
+                .await
+        }
+        Kind::Models => {
+            let next = "bakeoff show ID; bakeoff models register makes one";
+            list.of::<ModelPackageView>("/v1/model-packages?", models::listed, next)
+                .await
+        }
+        Kind::Runs => {
+            let next = "bakeoff show ID; POST /v1/runs records one";
+            list.of::<RunView>("/v1/runs?", runs, next).await
+        }
+        Kind::CiRuns => {
+            let next = "bakeoff show ID; bakeoff gate starts one";
+            list.of::<CiRunView>("/v1/ci-runs?", ci_runs, next).await
+        }
+    }
+}
+
+struct Lister<'a> {
+    client: &'a Client,
+    options: &'a ListOptions,
+}
+
+impl Lister<'_> {
+    async fn experiments(&self, next: &str) -> anyhow::Result<()> {
+        let ListOptions {
+            state, label, name, ..
+        } = self.options;
+        let mut query: Vec<(&str, &str)> = vec![("sort", "-created_at")];
+        query.extend(state.iter().map(|one| ("state", one.as_str())));
+        query.extend(label.iter().map(|one| ("label", one.as_str())));
+        query.extend(name.iter().map(|one| ("name_contains", one.as_str())));
+        let query = serde_html_form::to_string(query)?;
+        let path = format!("/v1/experiments?{query}&");
+        self.of::<ExperimentSummary>(&path, experiments, next).await
+    }
+
+    /// Prints the first page; what follows on it is said, and not left out in silence.
+    async fn of<T>(
+        &self,
+        path: &str,
+        rows: impl FnOnce(&[T]) -> Table,
+        next: &str,
+    ) -> anyhow::Result<()>
+    where
+        T: Serialize + DeserializeOwned + ToSchema,
+    {
+        let path = format!("{path}page_size={}", self.options.limit);
+        let page: Page<T> = self.client.get(&path).await?;
+        let output = self.options.output;
+        if output.is_table() && page.items.is_empty() {
+            println!("nothing is there\nnext: {next}");
+            return Ok(());
+        }
+        output.print(&page.items, || rows(&page.items))?;
+        if page.next_page_token.is_some() {
+            let more = (self.options.limit * 2).min(LIMIT_MAX);
+            eprintln!("there are more: --limit {more}");
+        }
+        if output.is_table() {
+            println!("next: {next}");
+        }
+        Ok(())
+    }
+}
+
+fn minute(at: DateTime<Utc>) -> String {
+    at.format("%F %H:%M").to_string()
+}
+
+fn experiments(found: &[ExperimentSummary]) -> Table {
+    let mut rows = table(&[
+        "experiment",
+        "state",
+        "trials",
+        "spent",
+        "budget",
+        "answer",
+        "begun",
+        "id",
+    ]);
+    for one in found {
+        let state = match &one.paused_reason {
+            Some(_) if !one.state.is_over() => format!("{}, paused", one.state.as_str()),
+            _ => one.state.as_str().to_owned(),
+        };
+        let answer = one.answer.as_ref();
+        let answer = answer.map_or("", |answer| answer.headline.as_str());
+        rows.add_row(vec![
+            Cell::new(&one.name),
+            Cell::new(state),
+            Cell::new(progress(one.trials)),
+            right(one.settled_usd),
+            right(one.budget_usd),
+            Cell::new(answer),
+            Cell::new(minute(one.created_at)),
+            Cell::new(one.id),
+        ]);
+    }
+    rows
+}
+
+/// `3 of 5 over, 1 failed`.
+pub(super) fn progress(trials: TrialCounts) -> String {
+    let TrialCounts {
+        waiting,
+        running,
+        parked,
+        completed,
+        stopped,
+        failed,
+        refused,
+    } = trials;
+    let over = completed + stopped + failed + refused;
+    let mut text = format!("{over} of {} over", over + waiting + running + parked);
+    for (count, what) in [(failed, "failed"), (parked, "need a person")] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+fn runs(found: &[RunView]) -> Table {
+    let mut rows = table(&["run", "state", "hardware", "step", "tokens/s", "cost", "id"]);
+    for one in found {
+        let figures = one.figures.as_ref();
+        let step = figures.and_then(|row| row.step);
+        let speed = figures.and_then(|row| row.tokens_per_second);
+        let cost = figures.and_then(|row| row.cost_usd);
+        rows.add_row(vec![
+            Cell::new(&one.spec.name),
+            Cell::new(one.state.as_str()),
+            Cell::new(&one.spec.hardware),
+            right(step.map_or_else(String::new, |step| step.to_string())),
+            right(speed.map_or_else(String::new, |speed| format!("{speed:.0}"))),
+            right(cost.map_or_else(String::new, |usd| usd.to_string())),
+            Cell::new(one.id),
+        ]);
+    }
+    rows
+}
+
+fn ci_runs(found: &[CiRunView]) -> Table {
+    let mut rows = table(&["commit", "branch", "template", "verdict", "summary", "id"]);
+    for one in found {
+        let verdict = one.verdict.map_or("pending", |verdict| verdict.as_str());
+        rows.add_row([
+            one.commit.chars().take(12).collect(),
+            one.branch.clone().unwrap_or_default(),
+            one.template_name.clone(),
+            verdict.to_owned(),
+            one.summary.clone(),
+            one.id.to_string(),
+        ]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_that_failed_or_wait_for_a_person_are_told() {
+        let trials = TrialCounts {
+            waiting: 1,
+            running: 1,
+            parked: 1,
+            completed: 2,
+            failed: 1,
+            ..TrialCounts::default()
+        };
+        assert_eq!(progress(trials), "3 of 6 over, 1 failed, 1 need a person");
+        assert_eq!(progress(TrialCounts::default()), "0 of 0 over");
+    }
+}

@@ -1,0 +1,246 @@
+//! Named services of this user, in `~/.config/bakeoff/config.toml`: `bakeoff login` writes them, every command and the
+//! Python client read them. What the command line or the environment says comes first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{IsTerminal, Write, stdin, stdout};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::client::{Client, Target};
+use bakeoff_api::keys::Whoami;
+
+/// The service of a machine where nothing else is said.
+pub(super) const LOCAL: &str = "http://127.0.0.1:8080";
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The profile that is used where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    default: Option<String>,
+    #[serde(default)]
+    profiles: BTreeMap<String, Profile>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Profile {
+    url: String,
+    api_key: String,
+}
+
+/// Where requests go, and with which key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Resolved {
+    pub(super) url: String,
+    pub(super) api_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: bakeoff login --profile research --url https://bakeoff.example.com < key.txt
+
+The key is read from standard input unless --api-key or BAKEOFF_API_KEY gives it. Without --profile, the profile is called default."
+)]
+pub(super) struct LoginOptions {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Keeps a service and its key, once the service has taken the key.
+pub(super) async fn login(options: LoginOptions) -> anyhow::Result<()> {
+    let mut target = options.target;
+    let name = target
+        .profile
+        .take()
+        .unwrap_or_else(|| "default".to_owned());
+    let url = target.url.clone().unwrap_or_else(|| LOCAL.to_owned());
+    let api_key = match target.api_key.clone() {
+        Some(key) => key,
+        None => asked()?,
+    };
+    let profile = Profile { url, api_key };
+    let client = Client::new(&Target {
+        url: Some(profile.url.clone()),
+        api_key: Some(profile.api_key.clone()),
+        profile: None,
+    })?;
+    let who: Whoami = client.get("/v1/whoami").await?;
+    let mut config = read()?;
+    let url = profile.url.clone();
+    config.default.get_or_insert_with(|| name.clone());
+    config.profiles.insert(name.clone(), profile);
+    let file = write(&config)?;
+    println!(
+        "logged in at {url} as {} ({}) of project {}: profile {name} in {}",
+        who.key.name,
+        who.key.role,
+        who.project,
+        file.display()
+    );
+    match config.default {
+        Some(default) if default == name => println!("next: bakeoff ls"),
+        _ => println!("next: bakeoff ls --profile {name}"),
+    }
+    Ok(())
+}
+
+fn asked() -> anyhow::Result<String> {
+    if stdin().is_terminal() {
+        print!("API key (bk_…): ");
+        stdout().flush()?;
+    }
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    let key = line.trim();
+    ensure!(
+        !key.is_empty(),
+        "no key was given: `bakeoff keys create` makes one on the service's host"
+    );
+    Ok(key.to_owned())
+}
+
+/// What a command line, the environment and the file say together.
+pub(super) fn resolve(target: &Target) -> anyhow::Result<Resolved> {
+    if target.profile.is_none() && target.url.is_some() && target.api_key.is_some() {
+        return chosen(target, &Config::default());
+    }
+    chosen(target, &read()?)
+}
+
+/// A profile's key goes to the profile's own service only.
+fn chosen(target: &Target, config: &Config) -> anyhow::Result<Resolved> {
+    let named = target.profile.as_ref();
+    let name = named.or(config.default.as_ref());
+    let profile = name.and_then(|name| config.profiles.get(name));
+    if let (Some(name), None) = (named, profile) {
+        let known: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
+        let known = if known.is_empty() {
+            "there is none yet".to_owned()
+        } else {
+            format!("there are {}", known.join(", "))
+        };
+        bail!("there is no profile {name}; {known}: bakeoff login --profile {name} makes it");
+    }
+    let url = target.url.clone();
+    let url = url.or_else(|| profile.map(|profile| profile.url.clone()));
+    let url = url.unwrap_or_else(|| LOCAL.to_owned());
+    let url = url.trim_end_matches('/').to_owned();
+    let own = profile.filter(|profile| profile.url.trim_end_matches('/') == url);
+    let api_key = target.api_key.clone();
+    Ok(Resolved {
+        api_key: api_key.or_else(|| own.map(|profile| profile.api_key.clone())),
+        url,
+    })
+}
+
+fn file() -> anyhow::Result<PathBuf> {
+    if let Some(file) = std::env::var_os("BAKEOFF_CONFIG") {
+        return Ok(file.into());
+    }
+    let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let base = base.or_else(home);
+    let base = base.context("there is no home folder: set BAKEOFF_CONFIG to a file")?;
+    Ok(base.join("bakeoff/config.toml"))
+}
+
+fn read() -> anyhow::Result<Config> {
+    let Ok(file) = file() else {
+        return Ok(Config::default());
+    };
+    match fs::read_to_string(&file) {
+        Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Config::default()),
+        Err(error) => Err(error).with_context(|| file.display().to_string()),
+    }
+}
+
+/// Only this user may read it: it has keys.
+fn write(config: &Config) -> anyhow::Result<PathBuf> {
+    let file = file()?;
+    let shown = || file.display().to_string();
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).with_context(shown)?;
+    }
+    let fresh = file.with_extension("toml.new");
+    drop(fs::remove_file(&fresh));
+    let mut opened = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)
+        .with_context(shown)?;
+    opened.write_all(toml::to_string(config)?.as_bytes())?;
+    opened.sync_all()?;
+    fs::rename(&fresh, &file).with_context(shown)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        toml::from_str(
+            r#"
+            default = "research"
+            [profiles.research]
+            url = "https://bakeoff.example.com"
+            api_key = "bk_research"
+            [profiles.staging]
+            url = "https://staging.example.com/"
+            api_key = "bk_staging"
+            "#,
+        )
+        .unwrap()
+    }
+
+    fn target(profile: Option<&str>, url: Option<&str>, key: Option<&str>) -> Target {
+        Target {
+            profile: profile.map(str::to_owned),
+            url: url.map(str::to_owned),
+            api_key: key.map(str::to_owned),
+        }
+    }
+
+    fn of(target: &Target) -> (String, Option<String>) {
+        let resolved = chosen(target, &config()).unwrap();
+        (resolved.url, resolved.api_key)
+    }
+
+    #[test]
+    fn what_is_said_comes_before_the_profile_and_the_profile_before_this_machine() {
+        let (url, key) = of(&target(None, None, None));
+        assert_eq!(url, "https://bakeoff.example.com");
+        assert_eq!(key.as_deref(), Some("bk_research"));
+        let (url, key) = of(&target(Some("staging"), None, Some("bk_mine")));
+        assert_eq!(url, "https://staging.example.com");
+        assert_eq!(key.as_deref(), Some("bk_mine"));
+        let nothing = chosen(&target(None, None, None), &Config::default()).unwrap();
+        assert_eq!((nothing.url.as_str(), nothing.api_key), (LOCAL, None));
+    }
+
+    /// BAKEOFF_URL of another service must not be sent the key of this one.
+    #[test]
+    fn a_profiles_key_goes_to_no_other_service() {
+        let (_, key) = of(&target(None, Some("https://elsewhere.example.com"), None));
+        assert_eq!(key, None);
+        let (_, key) = of(&target(None, Some("https://bakeoff.example.com/"), None));
+        assert_eq!(key.as_deref(), Some("bk_research"));
+    }
+
+    #[test]
+    fn a_profile_that_is_not_there_is_said_with_those_that_are() {
+        let error = chosen(&target(Some("prod"), None, None), &config()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no profile prod; there are research, staging: bakeoff login --profile prod makes it"
+        );
+    }
+}
