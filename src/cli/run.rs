@@ -25,7 +25,7 @@ const BAR_LENGTH: u64 = 1000;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bakeoff run experiment.json --watch
-  bakeoff run examples/*.json --json | jq .experiments[].recommendation.recommendation.headline
+  bakeoff run examples/*.json --json | jq .experiments[].recommendation.headline
 
 With --watch or --json, exits with 1 if an experiment or the pipeline did not complete.")]
 pub(super) struct RunOptions {

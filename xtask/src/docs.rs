@@ -64,8 +64,8 @@ fn events() -> Result<String, String> {
         let kind = parts
             .iter()
             .find_map(|part| part["properties"]["kind"]["enum"][0].as_str());
-        let said = std::iter::once(&event).chain(&parts);
-        let said = said.filter_map(|part| part["description"].as_str()).next();
+        let mut said = std::iter::once(&event).chain(&parts);
+        let said = said.find_map(|part| part["description"].as_str());
         let said = said.unwrap_or_default().lines().next().unwrap_or_default();
         let fields: Vec<String> = fields.iter().map(|name| format!("`{name}`")).collect();
         let line = writeln!(

@@ -126,7 +126,7 @@ fn tried(wheel: &Path) -> Result<(), String> {
     if !demo.status.success() {
         return Err(said);
     }
-    let first = &found["experiments"][0]["recommendation"]["recommendation"]["headline"];
+    let first = &found["experiments"][0]["recommendation"]["headline"];
     println!(
         "`bakeoff demo` answered after {:.0} s: {}",
         started.elapsed().as_secs_f64(),

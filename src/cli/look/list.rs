@@ -1,13 +1,17 @@
 //! `bakeoff ls`: what there is, the newest first.
 
+use std::fmt::Write as _;
+
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_api::endpoints::EndpointView;
 use bakeoff_api::experiments::{ExperimentSummary, TrialCounts};
+use bakeoff_api::looks::BriefView;
 use bakeoff_api::model_packages::ModelPackageView;
 use bakeoff_api::page::Page;
 use bakeoff_api::pipelines::PipelineView;
 use bakeoff_api::runs::RunView;
-use chrono::{DateTime, Utc};
+use bakeoff_domain::ranking::recommendation::Conclusion;
+use bakeoff_domain::spec::PurchaseOption;
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, Table};
 use serde::Serialize;
@@ -144,44 +148,51 @@ impl Lister<'_> {
     }
 }
 
-fn minute(at: DateTime<Utc>) -> String {
-    at.format("%F %H:%M").to_string()
-}
-
 fn experiments(found: &[ExperimentSummary]) -> Table {
-    let mut rows = table(&[
-        "experiment",
-        "state",
-        "trials",
-        "spent",
-        "budget",
-        "answer",
-        "begun",
-        "id",
-    ]);
+    let mut rows = table(&["experiment", "state", "trials", "spent", "answer", "id"]);
     for one in found {
         let state = match &one.paused_reason {
             Some(_) if !one.state.is_over() => format!("{}, paused", one.state.as_str()),
             _ => one.state.as_str().to_owned(),
         };
-        let answer = one.answer.as_ref();
-        let answer = answer.map_or("", |answer| answer.headline.as_str());
         rows.add_row(vec![
             Cell::new(&one.name),
             Cell::new(state),
             Cell::new(progress(one.trials)),
-            right(one.settled_usd),
-            right(one.budget_usd),
-            Cell::new(answer),
-            Cell::new(minute(one.created_at)),
+            right(format!("{} of {}", one.settled_usd, one.budget_usd)),
+            Cell::new(one.answer.as_ref().map_or_else(String::new, brief)),
             Cell::new(one.id),
         ]);
     }
     rows
 }
 
-/// `3 of 5 over, 1 failed`.
-pub(super) fn progress(trials: TrialCounts) -> String {
+/// An answer in as many words as a table has room for.
+fn brief(answer: &BriefView) -> String {
+    let verb = match answer.conclusion {
+        Conclusion::Clear => "buy",
+        Conclusion::Leading => "lean towards",
+        Conclusion::Reached => "reached by",
+        Conclusion::Infeasible => return "none meets the limits".to_owned(),
+        Conclusion::NotEnoughEvidence => return "not enough evidence".to_owned(),
+        Conclusion::FullRun => return "a full run".to_owned(),
+    };
+    let Some(first) = &answer.first else {
+        return answer.headline.clone();
+    };
+    let so_far = if answer.provisional { "so far: " } else { "" };
+    let spot = match first.purchase_option {
+        PurchaseOption::Spot => " on spot",
+        PurchaseOption::OnDemand => "",
+    };
+    format!(
+        "{so_far}{verb} {}{spot}, {} in {:.1} h",
+        first.candidate, first.projected_cost_usd, first.projected_hours
+    )
+}
+
+/// `3 of 5, 1 failed`.
+fn progress(trials: TrialCounts) -> String {
     let TrialCounts {
         waiting,
         running,
@@ -192,10 +203,10 @@ pub(super) fn progress(trials: TrialCounts) -> String {
         refused,
     } = trials;
     let over = completed + stopped + failed + refused;
-    let mut text = format!("{over} of {} over", over + waiting + running + parked);
-    for (count, what) in [(failed, "failed"), (parked, "need a person")] {
+    let mut text = format!("{over} of {}", over + waiting + running + parked);
+    for (count, what) in [(failed, "failed"), (parked, "parked")] {
         if count > 0 {
-            text.push_str(&format!(", {count} {what}"));
+            let _ = write!(text, ", {count} {what}");
         }
     }
     text
@@ -251,7 +262,7 @@ mod tests {
             failed: 1,
             ..TrialCounts::default()
         };
-        assert_eq!(progress(trials), "3 of 6 over, 1 failed, 1 need a person");
-        assert_eq!(progress(TrialCounts::default()), "0 of 0 over");
+        assert_eq!(progress(trials), "3 of 6, 1 failed, 1 parked");
+        assert_eq!(progress(TrialCounts::default()), "0 of 0");
     }
 }

@@ -54,8 +54,7 @@ fn commands(block: &str) -> Vec<Vec<String>> {
     for line in joined.lines() {
         let (mut word, mut quote, mut depth) = (String::new(), None, 0_u32);
         let mut is_target = false;
-        let mut line = line.chars().peekable();
-        while let Some(one) = line.next() {
+        for one in line.chars() {
             match (one, quote) {
                 ('\'' | '"', None) if depth == 0 => quote = Some(one),
                 (one, Some(open)) if one == open => quote = None,
@@ -188,10 +187,8 @@ fn operation<'a>(api: &'a Value, method: &str, path: &str) -> Option<&'a Value> 
                 .all(|(own, said)| own.starts_with('{') || own == said)
     };
     let of_method = |operations: &'a Value| operations.get(method.to_lowercase());
-    let found = paths.iter().filter(|(template, _)| is_meant(template));
-    found
-        .filter_map(|(_, operations)| of_method(operations))
-        .next()
+    let mut found = paths.iter().filter(|(template, _)| is_meant(template));
+    found.find_map(|(_, operations)| of_method(operations))
 }
 
 #[test]

@@ -99,8 +99,8 @@ fn body(entries: &Map<String, Value>) -> Option<(&'static str, &Value)> {
         (_, true) => &["Arguments", "Parameters"],
         _ => &[],
     };
-    let sent = members
+    let mut sent = members
         .iter()
         .filter_map(|name| Some((*name, entries.get(*name)?)));
-    sent.filter(|(_, value)| value.is_object()).next()
+    sent.find(|(_, value)| value.is_object())
 }
