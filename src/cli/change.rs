@@ -7,6 +7,7 @@ use bakeoff_api::trials::TrialView;
 use bakeoff_domain::ids::TrialId;
 use clap::Args;
 
+use super::any_id::AnyId;
 use super::client::{Client, Target};
 use super::{pipelines, report};
 
@@ -16,7 +17,7 @@ use super::{pipelines, report};
 You pay for what its jobs have used by then; trials that wait do not start.")]
 pub(super) struct CancelOptions {
     /// An experiment (exp_) or a pipeline (pip_).
-    id: String,
+    id: AnyId,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -42,7 +43,7 @@ pub(super) struct StopOptions {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: bakeoff retry trl_0190…
 
-Only for a trial that failed or was stopped. It may cost as much again, within the experiment's budget.")]
+Only for a trial that failed, was stopped or was refused. It may cost as much again, within the experiment's budget.")]
 pub(super) struct RetryOptions {
     /// The trial (trl_) to do once more.
     trial: TrialId,
@@ -55,13 +56,22 @@ pub(super) struct RetryOptions {
 
 pub(super) async fn cancel(options: CancelOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
-    let id = &options.id;
-    match id.split_once('_') {
-        Some(("exp", _)) => {
+    let id = options.id;
+    match id {
+        AnyId::Experiment(_) => {
             let path = format!("/v1/experiments/{id}/cancel");
             let found: ExperimentView = client.post_again(&path, b"").await?;
             if options.json {
                 println!("{}", serde_json::to_string_pretty(&found)?);
+                return Ok(());
+            }
+            if found.state.is_over() {
+                println!(
+                    "{} is {} already: nothing was stopped",
+                    found.name,
+                    found.state.as_str()
+                );
+                println!("next: bakeoff show {id}");
                 return Ok(());
             }
             println!(
@@ -74,13 +84,13 @@ pub(super) async fn cancel(options: CancelOptions) -> anyhow::Result<()> {
             println!("next: bakeoff watch {id} until everything is settled");
             Ok(())
         }
-        Some(("pip", _)) => {
+        AnyId::Pipeline(_) => {
             let path = format!("/v1/pipelines/{id}/cancel");
             let found: PipelineView = client.post_again(&path, b"").await?;
             pipelines::show(&found, options.json)
         }
         _ => bail!(
-            "`{id}` cannot be cancelled: name an experiment or a pipeline; `bakeoff stop` ends a trial, `bakeoff \
+            "{id} cannot be cancelled: name an experiment or a pipeline; `bakeoff stop` ends a trial, `bakeoff \
              endpoints delete` an endpoint"
         ),
     }
@@ -97,11 +107,12 @@ pub(super) async fn stop(options: StopOptions) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&found)?);
         return Ok(());
     }
-    println!(
-        "{} is {}, and is being stopped",
-        found.id,
-        found.state.as_str()
-    );
+    let (id, state) = (found.id, found.state);
+    if state.is_terminal() {
+        println!("{id} is {} already: nothing was stopped", state.as_str());
+    } else {
+        println!("{id} is {}, and is being stopped", state.as_str());
+    }
     println!("next: bakeoff show {}", found.experiment_id);
     Ok(())
 }

@@ -22,14 +22,14 @@ const RETRY_EVERY: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct Target {
-    /// Where the service listens; the profile's when absent, else http://127.0.0.1:8080.
-    #[arg(long, env = "BAKEOFF_URL")]
+    /// Where the service listens; when absent, what BAKEOFF_URL says, the profile, or http://127.0.0.1:8080.
+    #[arg(long)]
     pub(super) url: Option<String>,
-    /// API key; the profile's when absent.
-    #[arg(long, env = "BAKEOFF_API_KEY", hide_env_values = true)]
+    /// API key; when absent, what BAKEOFF_API_KEY says, or the profile's.
+    #[arg(long)]
     pub(super) api_key: Option<String>,
-    /// A service that `bakeoff login` has kept; the default one when absent.
-    #[arg(long, env = "BAKEOFF_PROFILE")]
+    /// A service that `bakeoff login` has kept; when absent, what BAKEOFF_PROFILE says, or the default one.
+    #[arg(long)]
     pub(super) profile: Option<String>,
 }
 
@@ -57,19 +57,6 @@ impl Client {
         })
     }
 
-    pub(super) async fn ready(&self) -> anyhow::Result<()> {
-        let answer = self
-            .http
-            .get(format!("{}/readyz", self.target.url))
-            .send()
-            .await?;
-        if !answer.status().is_success() {
-            let (status, why) = (answer.status(), answer.text().await?);
-            bail!("not ready: {status}: {why}");
-        }
-        Ok(())
-    }
-
     /// Where requests go, without a slash at the end.
     pub(super) fn url(&self) -> &str {
         &self.target.url
@@ -77,10 +64,11 @@ impl Client {
 
     /// A document as the service sends it, such as CSV.
     pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
-        match self.try_once(Method::GET, path, None, None).await {
-            Ok(answer) => Ok(answer.text().await?),
-            Err(Failure::Final(error) | Failure::Passing(error)) => Err(error),
-        }
+        Ok(self
+            .sent(Method::GET, path, None, None)
+            .await?
+            .text()
+            .await?)
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
@@ -155,15 +143,25 @@ impl Client {
         body: Option<&[u8]>,
         key: Option<&str>,
     ) -> anyhow::Result<T> {
+        let answer = self.sent(method.clone(), path, body, key).await?;
+        answer
+            .json()
+            .await
+            .with_context(|| format!("{method} {path}"))
+    }
+
+    /// The answer to a request that is safe to repeat.
+    async fn sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&[u8]>,
+        key: Option<&str>,
+    ) -> anyhow::Result<reqwest::Response> {
         let started = Instant::now();
         loop {
             match self.try_once(method.clone(), path, body, key).await {
-                Ok(answer) => {
-                    return answer
-                        .json()
-                        .await
-                        .with_context(|| format!("{method} {path}"));
-                }
+                Ok(answer) => return Ok(answer),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing(error)) if started.elapsed() > PATIENCE => return Err(error),
                 Err(Failure::Passing(error)) => {
@@ -207,10 +205,7 @@ impl Client {
                 .header("content-type", "application/json")
                 .body(body.to_vec());
         }
-        let answer = request
-            .send()
-            .await
-            .map_err(|error| Failure::Passing(error.into()))?;
+        let answer = request.send().await.map_err(Failure::of)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
@@ -230,10 +225,34 @@ impl Client {
     }
 }
 
+/// An error unless the service at this address is ready.
+pub(super) async fn ready(url: &str) -> anyhow::Result<()> {
+    let http = bakeoff_process::tls::http_client()
+        .timeout(REQUEST_TIMEOUT)
+        .build()?;
+    let answer = http.get(format!("{url}/readyz")).send().await?;
+    if !answer.status().is_success() {
+        let (status, why) = (answer.status(), answer.text().await?);
+        bail!("not ready: {status}: {why}");
+    }
+    Ok(())
+}
+
 enum Failure {
     /// The service is away or busy: the same request may succeed later.
     Passing(anyhow::Error),
     Final(anyhow::Error),
+}
+
+impl Failure {
+    fn of(error: reqwest::Error) -> Self {
+        // An address or a key that no request can be made of stays wrong.
+        if error.is_builder() {
+            Self::Final(error.into())
+        } else {
+            Self::Passing(error.into())
+        }
+    }
 }
 
 /// Formats a problem, with one line for each error.

@@ -157,7 +157,7 @@ pub(super) async fn run(options: EndpointsOptions) -> anyhow::Result<()> {
             let client = Client::new(&options.target)?;
             let path = format!("/v1/endpoints/{}", options.id);
             let endpoint: EndpointView = client.delete(&path).await?;
-            show(&settled(&client, endpoint).await?, options.json)
+            come(&settled(&client, endpoint).await?, options.json)
         }
     }
 }
@@ -176,7 +176,7 @@ async fn deploy(options: DeployOptions) -> anyhow::Result<()> {
     let (body, key) = (serde_json::to_vec(&body)?, ids::fresh().to_string());
     let created: CreatedEndpoint = client.post_once("/v1/endpoints", &body, &key).await?;
     let endpoint = client.get(&format!("/v1/endpoints/{}", created.id)).await?;
-    show(&settled(&client, endpoint).await?, options.json)
+    come(&settled(&client, endpoint).await?, options.json)
 }
 
 async fn extend(options: ExtendOptions) -> anyhow::Result<()> {
@@ -196,7 +196,7 @@ async fn change(of: OneOptions, body: Value) -> anyhow::Result<()> {
     let client = Client::new(&of.target)?;
     let path = format!("/v1/endpoints/{}", of.id);
     let changed: EndpointView = client.patch(&path, &serde_json::to_vec(&body)?).await?;
-    show(&settled(&client, changed).await?, of.json)
+    come(&settled(&client, changed).await?, of.json)
 }
 
 /// Waits until it serves what it should, or is gone. It is created and deleted whether or not anybody waits.
@@ -217,24 +217,29 @@ async fn settled(client: &Client, mut endpoint: EndpointView) -> anyhow::Result<
     Ok(endpoint)
 }
 
-pub(super) fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
-    if is_json {
-        println!("{}", serde_json::to_string_pretty(endpoint)?);
-    }
+/// Shows an endpoint that was waited for; an error where it has failed.
+fn come(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
+    show(endpoint, is_json)?;
     let reason = endpoint.reason.as_deref().unwrap_or_default();
     if endpoint.state == EndpointState::Failed {
         bail!("{} has failed: {reason}", endpoint.id);
     }
+    Ok(())
+}
+
+pub(super) fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()> {
     if is_json {
+        println!("{}", serde_json::to_string_pretty(endpoint)?);
         return Ok(());
     }
+    let reason = endpoint.reason.as_deref().unwrap_or_default();
     println!(
         "{} is {}",
         endpoint.name,
         endpoint.state.as_str().replace('_', " ")
     );
     if !reason.is_empty() {
-        println!("  {reason}");
+        println!("  {}", sheet::plain(reason));
     }
     println!(
         "  {} on {} × {}, revision {}",

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 
 use super::client::{Client, Target};
+use super::sheet::plain;
 use bakeoff_api::logs::{LogLineView, LogPartView};
 use bakeoff_api::trials::TrialView;
 use bakeoff_process::clock::real_sleep;
@@ -161,7 +162,12 @@ fn show(options: &LogsOptions, line: &LogLineView) -> anyhow::Result<()> {
         text = serde_json::to_string(line)?;
     } else {
         let at = line.at.format("%Y-%m-%dT%H:%M:%SZ");
-        write!(text, "{at} {} {}", line.host, line.message.trim_end())?;
+        write!(
+            text,
+            "{at} {} {}",
+            line.host,
+            plain(line.message.trim_end())
+        )?;
     }
     println!("{text}");
     Ok(())

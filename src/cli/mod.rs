@@ -1,5 +1,6 @@
 //! The command line: one program for the service, its administration and its users.
 
+mod any_id;
 mod aws;
 mod buy;
 mod calibration;
@@ -148,7 +149,15 @@ enum Host {
     Keys(keys::KeysOptions),
     /// Exit with 0 if the service is ready.
     #[command(after_help = "Example: bakeoff healthcheck --url http://127.0.0.1:8080")]
-    Healthcheck(client::Target),
+    Healthcheck(HealthOptions),
+}
+
+/// Of this host: profiles, which may be of others, say nothing here.
+#[derive(Debug, clap::Args)]
+struct HealthOptions {
+    /// Where the service listens.
+    #[arg(long, env = "BAKEOFF_URL", default_value = profiles::LOCAL)]
+    url: String,
 }
 
 /// What the program says of itself.
@@ -233,7 +242,7 @@ impl Host {
             Self::Migrate(options) => migrate(&options).await?,
             Self::Doctor(options) => return doctor::run(options).await,
             Self::Keys(options) => keys::run(options).await?,
-            Self::Healthcheck(target) => client::Client::new(&target)?.ready().await?,
+            Self::Healthcheck(options) => client::ready(&options.url).await?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -142,7 +142,7 @@ async fn register(options: RegisterOptions) -> anyhow::Result<()> {
     // Safe to repeat: the same body finds the same package.
     let package: ModelPackageView = client.post_again("/v1/model-packages", &body).await?;
     let package = settled(&client, package).await?;
-    show(&package, options.json)
+    come(&package, options.json)
 }
 
 /// The trial that is meant: an experiment stands for the only one that has completed.
@@ -210,7 +210,8 @@ async fn settled(
     }
 }
 
-pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<()> {
+/// Prints what was asked for; an error where it did not come to be.
+fn come(package: &ModelPackageView, is_json: bool) -> anyhow::Result<()> {
     let reason = package.reason.as_deref().unwrap_or_default();
     if package.state == RegistryState::Failed {
         bail!("{} was not registered: {reason}", package.id);
@@ -222,6 +223,10 @@ pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<
             package.approval.as_str()
         );
     }
+    show(package, is_json)
+}
+
+pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<()> {
     if is_json {
         println!("{}", serde_json::to_string_pretty(package)?);
         return Ok(());
@@ -229,7 +234,15 @@ pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<
     let version = package
         .version
         .map_or_else(String::new, |version| version.to_string());
-    println!("{} {version}, {}", package.group, package.approval.as_str());
+    println!(
+        "{} {version} is {}, {}",
+        package.group,
+        package.state.as_str(),
+        approval(package)
+    );
+    if let Some(reason) = &package.reason {
+        println!("  {}", sheet::plain(reason));
+    }
     println!("  {}", package.arn.as_deref().unwrap_or_default());
     println!("  {} from {}", package.id, package.trial_id);
     if package.approval == Approval::Pending {
@@ -282,5 +295,5 @@ async fn approve(options: ApproveOptions, approval: Approval) -> anyhow::Result<
     let path = format!("/v1/model-packages/{}", options.id);
     let package: ModelPackageView = client.patch(&path, &body).await?;
     let package = settled(&client, package).await?;
-    show(&package, options.json)
+    come(&package, options.json)
 }

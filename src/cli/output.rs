@@ -1,10 +1,13 @@
 //! The form in which a command prints what it has found.
 
+use std::fmt::Write as _;
+
 use clap::{Args, ValueEnum};
 use comfy_table::{Cell, Row, Table};
 use serde::Serialize;
 
 use super::sheet;
+use bakeoff_service::read::ci_report;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -63,16 +66,24 @@ fn texts(table: &Table) -> Vec<Vec<String>> {
 fn csv(table: &Table) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in texts(table) {
-        writer.write_record(row)?;
+        writer.write_record(row.into_iter().map(no_formula))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
+/// A name that a spreadsheet would carry out as a formula is marked as text.
+fn no_formula(text: String) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    if is_formula && text.parse::<f64>().is_err() {
+        format!("'{text}")
+    } else {
+        text
+    }
+}
+
 fn markdown(table: &Table) -> String {
     let line = |cells: &[String]| {
-        let cells = cells
-            .iter()
-            .map(|text| text.replace('|', "\\|").replace('\n', " "));
+        let cells = cells.iter().map(|text| ci_report::plain(text));
         format!("| {} |\n", cells.collect::<Vec<String>>().join(" | "))
     };
     let rows = texts(table);
@@ -80,7 +91,7 @@ fn markdown(table: &Table) -> String {
     for (place, row) in rows.iter().enumerate() {
         text.push_str(&line(row));
         if place == 0 {
-            text.push_str(&line(&vec!["---".to_owned(); row.len()]));
+            let _ = writeln!(text, "|{}", " --- |".repeat(row.len()));
         }
     }
     text
@@ -92,24 +103,28 @@ mod tests {
 
     fn of_two() -> Table {
         let mut table = sheet::table(&["name", "why"]);
-        table.add_row(["p5, spot", "a|b\nc \"d\""]);
+        table.add_row(["=p5, spot", "a|b\nc \"d\""]);
         table
     }
 
     #[test]
     fn a_comma_a_quote_and_a_line_stay_in_their_cell() {
         let text = csv(&of_two()).unwrap();
-        assert_eq!(text, "name,why\n\"p5, spot\",\"a|b\nc \"\"d\"\"\"\n");
+        assert_eq!(text, "name,why\n\"'=p5, spot\",\"a|b\nc \"\"d\"\"\"\n");
         let mut read = csv::Reader::from_reader(text.as_bytes());
         let row = read.records().next().unwrap().unwrap();
-        assert_eq!(row.iter().collect::<Vec<_>>(), ["p5, spot", "a|b\nc \"d\""]);
+        assert_eq!(
+            row.iter().collect::<Vec<_>>(),
+            ["'=p5, spot", "a|b\nc \"d\""]
+        );
+        assert_eq!(no_formula("-1.5".to_owned()), "-1.5");
     }
 
     #[test]
     fn a_bar_ends_no_cell_of_markdown() {
         assert_eq!(
             markdown(&of_two()),
-            "| name | why |\n| --- | --- |\n| p5, spot | a\\|b c \"d\" |\n"
+            "| name | why |\n| --- | --- |\n| =p5, spot | a\\|b c \"d\" |\n"
         );
     }
 }

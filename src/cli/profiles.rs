@@ -45,7 +45,7 @@ pub(super) struct Resolved {
 #[command(
     after_help = "Example: bakeoff login --profile research --url https://bakeoff.example.com < key.txt
 
-The key is read from standard input unless --api-key or BAKEOFF_API_KEY gives it. Without --profile, the profile is called default."
+The key is read from standard input unless --api-key gives it. Without --profile, the profile is called default."
 )]
 pub(super) struct LoginOptions {
     #[command(flatten)]
@@ -105,17 +105,47 @@ fn asked() -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
-/// What a command line, the environment and the file say together.
-pub(super) fn resolve(target: &Target) -> anyhow::Result<Resolved> {
-    if target.profile.is_none() && target.url.is_some() && target.api_key.is_some() {
-        return chosen(target, &Config::default());
-    }
-    chosen(target, &read()?)
+/// What the environment says; an empty variable says nothing.
+#[derive(Debug, Default)]
+struct Environment {
+    url: Option<String>,
+    api_key: Option<String>,
+    profile: Option<String>,
 }
 
-/// A profile's key goes to the profile's own service only.
-fn chosen(target: &Target, config: &Config) -> anyhow::Result<Resolved> {
-    let named = target.profile.as_ref();
+impl Environment {
+    fn read() -> Self {
+        let of = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        Self {
+            url: of("BAKEOFF_URL"),
+            api_key: of("BAKEOFF_API_KEY"),
+            profile: of("BAKEOFF_PROFILE"),
+        }
+    }
+}
+
+/// What a command line, the environment and the file say together.
+pub(super) fn resolve(target: &Target) -> anyhow::Result<Resolved> {
+    let environment = Environment::read();
+    let url = target.url.as_ref().or(environment.url.as_ref());
+    let key = target.api_key.as_ref().or(environment.api_key.as_ref());
+    let is_complete = target.profile.is_none() && url.is_some() && key.is_some();
+    let config = if is_complete {
+        Config::default()
+    } else {
+        read()?
+    };
+    chosen(target, environment, &config)
+}
+
+/// A profile that is named goes before the environment, and its service is not sent the environment's key. A profile's
+/// key goes to the profile's own service only.
+fn chosen(target: &Target, environment: Environment, config: &Config) -> anyhow::Result<Resolved> {
+    let environment = match target.profile {
+        Some(_) => Environment::default(),
+        None => environment,
+    };
+    let named = target.profile.as_ref().or(environment.profile.as_ref());
     let name = named.or(config.default.as_ref());
     let profile = name.and_then(|name| config.profiles.get(name));
     if let (Some(name), None) = (named, profile) {
@@ -127,12 +157,12 @@ fn chosen(target: &Target, config: &Config) -> anyhow::Result<Resolved> {
         };
         bail!("there is no profile {name}; {known}: bakeoff login --profile {name} makes it");
     }
-    let url = target.url.clone();
+    let url = target.url.clone().or(environment.url);
     let url = url.or_else(|| profile.map(|profile| profile.url.clone()));
     let url = url.unwrap_or_else(|| LOCAL.to_owned());
     let url = url.trim_end_matches('/').to_owned();
     let own = profile.filter(|profile| profile.url.trim_end_matches('/') == url);
-    let api_key = target.api_key.clone();
+    let api_key = target.api_key.clone().or(environment.api_key);
     Ok(Resolved {
         api_key: api_key.or_else(|| own.map(|profile| profile.api_key.clone())),
         url,
@@ -140,10 +170,12 @@ fn chosen(target: &Target, config: &Config) -> anyhow::Result<Resolved> {
 }
 
 fn file() -> anyhow::Result<PathBuf> {
-    if let Some(file) = std::env::var_os("BAKEOFF_CONFIG") {
+    if let Some(file) = std::env::var_os("BAKEOFF_CONFIG").filter(|file| !file.is_empty()) {
         return Ok(file.into());
     }
     let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    // As its specification says: what is empty or relative counts as unset.
+    let base = base.filter(|base| base.is_absolute());
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
     let base = base.or_else(home);
     let base = base.context("there is no home folder: set BAKEOFF_CONFIG to a file")?;
@@ -155,7 +187,9 @@ fn read() -> anyhow::Result<Config> {
         return Ok(Config::default());
     };
     match fs::read_to_string(&file) {
-        Ok(text) => toml::from_str(&text).with_context(|| file.display().to_string()),
+        // Its error would show the line, which may have a key.
+        Ok(text) => toml::from_str(&text)
+            .map_err(|error| anyhow::anyhow!("{}: {}", file.display(), error.message())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Config::default()),
         Err(error) => Err(error).with_context(|| file.display().to_string()),
     }
@@ -210,8 +244,27 @@ mod tests {
     }
 
     fn of(target: &Target) -> (String, Option<String>) {
-        let resolved = chosen(target, &config()).unwrap();
+        let resolved = chosen(target, Environment::default(), &config()).unwrap();
         (resolved.url, resolved.api_key)
+    }
+
+    fn production() -> Environment {
+        Environment {
+            url: Some("https://prod.example.com".to_owned()),
+            api_key: Some("bk_prod".to_owned()),
+            profile: None,
+        }
+    }
+
+    #[test]
+    fn a_profile_that_is_named_goes_before_the_environment_and_gets_no_key_of_it() {
+        let named = target(Some("staging"), None, None);
+        let resolved = chosen(&named, production(), &config()).unwrap();
+        assert_eq!(resolved.url, "https://staging.example.com");
+        assert_eq!(resolved.api_key.as_deref(), Some("bk_staging"));
+        let plain = chosen(&target(None, None, None), production(), &config()).unwrap();
+        assert_eq!(plain.url, "https://prod.example.com");
+        assert_eq!(plain.api_key.as_deref(), Some("bk_prod"));
     }
 
     #[test]
@@ -222,7 +275,12 @@ mod tests {
         let (url, key) = of(&target(Some("staging"), None, Some("bk_mine")));
         assert_eq!(url, "https://staging.example.com");
         assert_eq!(key.as_deref(), Some("bk_mine"));
-        let nothing = chosen(&target(None, None, None), &Config::default()).unwrap();
+        let nothing = chosen(
+            &target(None, None, None),
+            Environment::default(),
+            &Config::default(),
+        )
+        .unwrap();
         assert_eq!((nothing.url.as_str(), nothing.api_key), (LOCAL, None));
     }
 
@@ -237,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_profile_that_is_not_there_is_said_with_those_that_are() {
-        let error = chosen(&target(Some("prod"), None, None), &config()).unwrap_err();
+        let error = chosen(&target(Some("prod"), None, None), production(), &config()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "there is no profile prod; there are research, staging: bakeoff login --profile prod makes it"

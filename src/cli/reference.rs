@@ -45,8 +45,9 @@ pub(super) fn man(options: &ManOptions) -> anyhow::Result<()> {
 pub(super) fn page() -> String {
     let mut text = "# Command line\n\n\
         Written by `cargo xtask docs` from the program's own help.\n\n\
-        Requests go to `--url` or `BAKEOFF_URL` with the key of `--api-key` or `BAKEOFF_API_KEY`; what is missing comes from the \
-        profile that `bakeoff login` has kept. `--output csv`, `--output md` and `--json` are for other programs: they print \
+        What the command line says goes first (`--url`, `--api-key`, `--profile`), then the environment (`BAKEOFF_URL`, \
+        `BAKEOFF_API_KEY`, `BAKEOFF_PROFILE`), then the profile that `bakeoff login` has kept. A profile that is named is not \
+        sent the environment's key, and a profile's key goes to its own service only. `--output csv`, `--output md` and `--json` are for other programs: they print \
         nothing else on standard output. Colours and progress bars are for terminals, and off where output is piped.\n\n\
         Exit codes: 0 done, 1 not done, 64 wrong usage; each command's help says what else exits with 1, and `gate` has codes of \
         its own.\n"

@@ -13,7 +13,7 @@ use comfy_table::{Cell, Color, Table};
 
 use serde::Serialize;
 
-use crate::cli::sheet::{self, right, table};
+use crate::cli::sheet::{self, plain, right, table};
 use bakeoff_api::calibration::Calibration;
 use bakeoff_api::comparison::{Comparison, ComparisonRow};
 use bakeoff_api::decisions::RankedView;
@@ -399,15 +399,15 @@ pub(super) fn calibration(found: &Calibration) -> Table {
 pub(super) fn ended(ended: &FinalTables) {
     let comparison = &ended.comparison;
     println!("\n{} — measured", comparison.name);
-    sheet::print(measurements(&comparison.rows));
+    sheet::print(measurements(&comparison.rows, false));
     for row in &comparison.rows {
         if let (TrialState::Stopped, Some(reason)) = (row.state, &row.reason) {
             let option = row.purchase_option.map_or("", purchase);
-            println!("  stopped: {} {option}: {reason}", row.candidate);
+            println!("  stopped: {} {option}: {}", row.candidate, plain(reason));
         }
         if let (TrialState::Failed, Some(why)) = (row.state, &row.diagnosis) {
             let option = row.purchase_option.map_or("", purchase);
-            println!("  failed: {} {option}: {why}", row.candidate);
+            println!("  failed: {} {option}: {}", row.candidate, plain(why));
         }
     }
     println!(
@@ -417,9 +417,9 @@ pub(super) fn ended(ended: &FinalTables) {
     recommendation(ended);
 }
 
-/// A table of what was measured.
-pub(super) fn measurements(rows: &[ComparisonRow]) -> Table {
-    let mut found = table(&[
+/// A table of what was measured; of several experiments and runs, each row says whose it is.
+pub(super) fn measurements(rows: &[ComparisonRow], are_of_several: bool) -> Table {
+    let own = [
         "candidate",
         "instance",
         "purchase",
@@ -430,9 +430,18 @@ pub(super) fn measurements(rows: &[ComparisonRow]) -> Table {
         "cost",
         "price $/h",
         "price source",
-    ]);
+    ];
+    let headers: Vec<&str> = are_of_several
+        .then_some("of")
+        .into_iter()
+        .chain(own)
+        .collect();
+    let mut found = table(&headers);
     for row in rows {
-        found.add_row(measured(row));
+        let run = row.run_id.map(|id| id.to_string());
+        let of = run.or_else(|| row.experiment_id.map(|id| id.to_string()));
+        let of = of.filter(|_| are_of_several).map(Cell::new);
+        found.add_row(of.into_iter().chain(measured(row)).collect::<Vec<Cell>>());
     }
     found
 }
@@ -521,9 +530,9 @@ fn recommendation(ended: &FinalTables) {
         Conclusion::Infeasible | Conclusion::NotEnoughEvidence => "✘",
         Conclusion::FullRun => "·",
     };
-    println!("{mark} {}", view.headline);
+    println!("{mark} {}", plain(&view.headline));
     for reason in &view.reasons {
-        println!("  · {reason}");
+        println!("  · {}", plain(reason));
     }
     if !view.not_ranked.is_empty() {
         println!("  not ranked:");

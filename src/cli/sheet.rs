@@ -23,10 +23,32 @@ pub(super) fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
+/// Text of others, such as a name or a line of a log, without what a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    let is_order = |one: char| one.is_control() && !matches!(one, '\n' | '\t');
+    text.replace(is_order, "\u{fffd}")
+}
+
 /// Prints a table.
 pub(super) fn print(table: Table) {
+    let table = without_orders(table);
     let width = table.width().unwrap_or(WIDTH);
     println!("{}", fitted(table, width));
+}
+
+/// The same table, each cell plain.
+fn without_orders(mut table: Table) -> Table {
+    for row in table.row_iter_mut() {
+        let is_plain = |cell: &Cell| {
+            let text = cell.content();
+            plain(&text) == text
+        };
+        if !row.cell_iter().all(is_plain) {
+            let texts: Vec<String> = row.cell_iter().map(|cell| plain(&cell.content())).collect();
+            *row = Row::from(texts);
+        }
+    }
+    table
 }
 
 /// The table within so many columns, or as cards.
@@ -121,6 +143,18 @@ mod tests {
                 "{width}\n{shown}"
             );
         }
+    }
+
+    #[test]
+    fn what_others_have_written_moves_no_cursor() {
+        let mut table = table(&["name"]);
+        table.add_row(["a\u{1b}]0;x\u{7}\u{1b}[2J"]);
+        let shown = fitted(without_orders(table), 80);
+        assert!(
+            !shown.contains('\u{1b}') && shown.contains("]0;x"),
+            "{shown}"
+        );
+        assert_eq!(plain("two\nlines"), "two\nlines");
     }
 
     #[test]

@@ -35,6 +35,13 @@ def test_what_is_said_comes_before_the_profile(kept, monkeypatch):
     assert resolve(None, None, None) == ("https://staging.example.com", "bk_staging")
 
 
+def test_a_named_profile_goes_before_the_environment_and_gets_no_key_of_it(kept, monkeypatch):
+    monkeypatch.setenv("BAKEOFF_URL", "https://prod.example.com")
+    monkeypatch.setenv("BAKEOFF_API_KEY", "bk_prod")
+    assert resolve(None, None, "staging") == ("https://staging.example.com", "bk_staging")
+    assert resolve(None, None, None) == ("https://prod.example.com", "bk_prod")
+
+
 def test_a_profiles_key_goes_to_no_other_service(kept, monkeypatch):
     monkeypatch.setenv("BAKEOFF_URL", "https://elsewhere.example.com")
     assert resolve(None, None, None) == ("https://elsewhere.example.com", None)

@@ -93,8 +93,13 @@ pub fn run(flags: &Flags, folder: PathBuf) -> Result<(), String> {
     }
     let stopped = stack.stop();
     if interrupted.load(Ordering::SeqCst) {
-        println!("\nStopped; nothing is left running.");
-        return stopped;
+        eprintln!("\nStopped; nothing is left running.");
+        let ended = if flags.once {
+            Err("it was interrupted".to_owned())
+        } else {
+            Ok(())
+        };
+        return stopped.and(ended);
     }
     outcome.and(stopped)
 }

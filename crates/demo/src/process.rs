@@ -1,5 +1,7 @@
 //! Processes and folders of a run: each ends with it, however it ends.
 
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 use bakeoff_postgres::{Cluster, reaper};
 use rustix::io::Errno;
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process, test_kill_process};
+use rustix::process::{Pid, geteuid, kill_process, test_kill_process};
 
 /// A program of ours: it lies beside this one.
 pub fn beside(name: &str) -> Result<PathBuf, String> {
@@ -21,6 +23,31 @@ pub fn beside(name: &str) -> Result<PathBuf, String> {
             path.display()
         ))
     }
+}
+
+/// A folder for temporary files that nobody else can put anything into.
+pub fn folder_of_this_user() -> Result<PathBuf, String> {
+    let own = geteuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("bakeoff-demo-{own}"));
+    let shown = |error: std::io::Error| format!("{}: {error}", folder.display());
+    match private(&folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made.map_err(shown)?,
+    }
+    let found = std::fs::symlink_metadata(&folder).map_err(shown)?;
+    let is_ours = found.is_dir() && found.uid() == own && found.mode() & 0o777 == 0o700;
+    if is_ours {
+        return Ok(folder);
+    }
+    Err(format!(
+        "{} is not this user's alone: remove it, or set TMPDIR to another folder",
+        folder.display()
+    ))
+}
+
+/// Makes a folder that only this user may enter; one that is there already is an error.
+fn private(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(folder)
 }
 
 /// A folder for this run, removed when dropped; folders of killed runs are removed by the next run.
@@ -42,7 +69,7 @@ impl Scratch {
         }
         let path = folder.join(format!("{purpose}-{}", std::process::id()));
         discard(&path);
-        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        private(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -56,7 +83,11 @@ impl Drop for Scratch {
 /// Also removes a cluster's files from elsewhere, where they are when the server's user had no
 /// access here.
 fn discard(folder: &Path) {
-    Cluster::discard(&folder.join("data"));
+    let data = folder.join("data");
+    // A link would lead to another's files.
+    if !data.is_symlink() {
+        Cluster::discard(&data);
+    }
     drop(std::fs::remove_dir_all(folder));
 }
 

@@ -187,7 +187,8 @@ impl Stack {
         let mut command = Command::new(beside("bakeoff")?);
         command
             .env("BAKEOFF_URL", &self.url)
-            .env("BAKEOFF_API_KEY", &self.api_key);
+            .env("BAKEOFF_API_KEY", &self.api_key)
+            .env_remove("BAKEOFF_PROFILE");
         Ok(command)
     }
 
@@ -355,8 +356,13 @@ pub fn now_seconds() -> i64 {
 /// Sets dummy credentials, an empty configuration and a loopback address for every service, so that
 /// AWS cannot be reached.
 pub fn simulated_aws(command: &mut Command, region: &str, s3: &str) {
+    // Whatever this user has set for AWS would lead there.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("AWS_") {
+            command.env_remove(name);
+        }
+    }
     command
-        .env_remove("AWS_PROFILE")
         .env("AWS_REGION", "us-east-1")
         .env("AWS_ENDPOINT_URL", region)
         .env("AWS_ENDPOINT_URL_SAGEMAKER", region)

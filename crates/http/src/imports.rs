@@ -63,7 +63,8 @@ pub(crate) async fn import(
             fix: format!("send at most {DOCUMENTS_MAX}, of one training job"),
         }]));
     }
-    let region = import::region(&new.documents, &new.answers);
+    let looked = aside(move || (import::region(&new.documents, &new.answers), new));
+    let (region, new) = looked.await?;
     let region = region.unwrap_or_else(|| app.settings.home().to_owned());
     let prices = prices_in(&app, caller.project, &region).await?;
     let now = app.clock.now();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::ensure;
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_api::endpoints::EndpointView;
 use bakeoff_api::experiments::{ExperimentSummary, TrialCounts};
@@ -24,7 +25,7 @@ use crate::cli::sheet::{right, table};
 use crate::cli::{endpoints, models, pipelines};
 
 /// Rows of a page of the API.
-const LIMIT_MAX: u32 = 500;
+const PAGE_MAX: usize = 500;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Kind {
@@ -55,7 +56,7 @@ pub(in crate::cli) struct ListOptions {
     #[arg(long)]
     name: Option<String>,
     /// The most rows to list.
-    #[arg(long, short = 'n', default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=i64::from(LIMIT_MAX)))]
+    #[arg(long, short = 'n', default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     #[command(flatten)]
     output: Output,
@@ -64,6 +65,12 @@ pub(in crate::cli) struct ListOptions {
 }
 
 pub(in crate::cli) async fn run(options: ListOptions) -> anyhow::Result<()> {
+    let has_filter =
+        !options.state.is_empty() || !options.label.is_empty() || options.name.is_some();
+    ensure!(
+        matches!(options.kind, Kind::Experiments) || !has_filter,
+        "--state, --label and --name choose among experiments only"
+    );
     let client = Client::new(&options.target)?;
     let list = Lister {
         client: &client,
@@ -119,7 +126,7 @@ impl Lister<'_> {
         self.of::<ExperimentSummary>(&path, experiments, next).await
     }
 
-    /// Prints the first page; what follows on it is said, and not left out in silence.
+    /// Prints as many as are wanted; that there are more is said, and not left out in silence.
     async fn of<T>(
         &self,
         path: &str,
@@ -129,17 +136,28 @@ impl Lister<'_> {
     where
         T: Serialize + DeserializeOwned + ToSchema,
     {
-        let path = format!("{path}page_size={}", self.options.limit);
-        let page: Page<T> = self.client.get(&path).await?;
+        let limit = usize::try_from(self.options.limit).unwrap_or(usize::MAX);
+        let (mut found, mut token) = (Vec::<T>::new(), Some(String::new()));
+        while let Some(place) = token.take_if(|_| found.len() < limit) {
+            let size = PAGE_MAX.min(limit - found.len());
+            let path = format!("{path}page_size={size}{place}");
+            let page: Page<T> = self.client.get(&path).await?;
+            found.extend(page.items);
+            token = page
+                .next_page_token
+                .map(|next| format!("&page_token={next}"));
+        }
         let output = self.options.output;
-        if output.is_table() && page.items.is_empty() {
+        if output.is_table() && found.is_empty() {
             println!("nothing is there\nnext: {next}");
             return Ok(());
         }
-        output.print(&page.items, || rows(&page.items))?;
-        if page.next_page_token.is_some() {
-            let more = (self.options.limit * 2).min(LIMIT_MAX);
-            eprintln!("there are more: --limit {more}");
+        output.print(&found, || rows(&found))?;
+        if token.is_some() {
+            eprintln!(
+                "there are more: --limit {}",
+                self.options.limit.saturating_mul(2)
+            );
         }
         if output.is_table() {
             println!("next: {next}");

@@ -6,6 +6,7 @@ use anyhow::bail;
 use bakeoff_api::sessions::LoginLink;
 use clap::Args;
 
+use crate::cli::any_id::AnyId;
 use crate::cli::client::{Client, Target};
 
 #[derive(Debug, Args)]
@@ -14,8 +15,8 @@ use crate::cli::client::{Client, Target};
   bakeoff open exp_0190… --print")]
 pub(in crate::cli) struct OpenOptions {
     /// An experiment (exp_), a trial (trl_) or a pipeline (pip_); the overview when absent.
-    id: Option<String>,
-    /// Print the link, and start no browser.
+    id: Option<AnyId>,
+    /// Print the link, and start no browser: other users of this machine can see what a browser is started with.
     #[arg(long)]
     print: bool,
     #[command(flatten)]
@@ -23,7 +24,7 @@ pub(in crate::cli) struct OpenOptions {
 }
 
 pub(in crate::cli) async fn run(options: OpenOptions) -> anyhow::Result<()> {
-    let page = page(options.id.as_deref())?;
+    let page = page(options.id)?;
     let client = Client::new(&options.target)?;
     let link: LoginLink = client.post("/v1/login-links", b"").await?;
     let token = link.path.trim_start_matches('/');
@@ -42,15 +43,15 @@ pub(in crate::cli) async fn run(options: OpenOptions) -> anyhow::Result<()> {
 }
 
 /// The page's path.
-fn page(id: Option<&str>) -> anyhow::Result<String> {
+fn page(id: Option<AnyId>) -> anyhow::Result<String> {
     let Some(id) = id else {
         return Ok("/".to_owned());
     };
-    let folder = match id.split_once('_') {
-        Some(("exp", _)) => "experiments",
-        Some(("trl", _)) => "trials",
-        Some(("pip", _)) => "pipelines",
-        _ => bail!("`{id}` has no page of its own: name an experiment, a trial or a pipeline"),
+    let folder = match id {
+        AnyId::Experiment(_) => "experiments",
+        AnyId::Trial(_) => "trials",
+        AnyId::Pipeline(_) => "pipelines",
+        _ => bail!("{id} has no page of its own: name an experiment, a trial or a pipeline"),
     };
     Ok(format!("/{folder}/{id}"))
 }

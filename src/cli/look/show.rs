@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_api::diagnosis::TrialDiagnosisView;
 use bakeoff_api::endpoints::EndpointView;
@@ -11,13 +11,15 @@ use bakeoff_api::model_packages::ModelPackageView;
 use bakeoff_api::pipelines::PipelineView;
 use bakeoff_api::runs::RunView;
 use bakeoff_api::trials::TrialView;
-use bakeoff_domain::ids::{ExperimentId, PipelineId, TrialId};
+use bakeoff_domain::ids::{CiRunId, ExperimentId, RunId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::any_id::AnyId;
 use crate::cli::client::{Client, Target};
 use crate::cli::report::{self, FinalTables};
+use crate::cli::sheet::plain;
 use crate::cli::{endpoints, models, pipelines, run};
 
 #[derive(Debug, Args)]
@@ -26,7 +28,7 @@ use crate::cli::{endpoints, models, pipelines, run};
   bakeoff show trl_0190… --json | jq .reason      # why it ended as it did")]
 pub(in crate::cli) struct ShowOptions {
     /// Its id: exp_, trl_, run_, pip_, end_, mpk_ or cir_.
-    id: String,
+    id: AnyId,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -41,7 +43,7 @@ Exits with 1 if an experiment or the pipeline did not complete.")]
 pub(in crate::cli) struct WatchOptions {
     /// Experiments, or one pipeline.
     #[arg(required = true)]
-    ids: Vec<String>,
+    ids: Vec<AnyId>,
     /// Print the result as JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -51,17 +53,14 @@ pub(in crate::cli) struct WatchOptions {
 
 pub(in crate::cli) async fn watch(options: WatchOptions) -> anyhow::Result<ExitCode> {
     let client = Client::new(&options.target)?;
-    if let [one] = options.ids.as_slice() {
-        if let Ok(id) = one.parse::<PipelineId>() {
-            return pipelines::follow(&client, id, options.json).await;
-        }
-        if one.parse::<TrialId>().is_ok() {
-            bail!("a trial is followed by its log: bakeoff logs -f {one}");
-        }
+    if let [AnyId::Pipeline(id)] = options.ids.as_slice() {
+        return pipelines::follow(&client, *id, options.json).await;
     }
-    let ids = options.ids.iter().map(|text| {
-        let id = text.parse::<ExperimentId>();
-        id.with_context(|| "experiments are watched together, a pipeline alone".to_owned())
+    let ids = options.ids.iter().map(|id| match id {
+        AnyId::Experiment(id) => Ok(*id),
+        AnyId::Pipeline(id) => bail!("{id} is watched alone: a pipeline has a view of its own"),
+        AnyId::Trial(id) => bail!("a trial is followed by its log: bakeoff logs -f {id}"),
+        other => bail!("{other} is not watched; bakeoff show {other}"),
     });
     let ids: Vec<ExperimentId> = ids.collect::<anyhow::Result<_>>()?;
     run::to_the_end(&client, &ids, options.json).await
@@ -69,29 +68,24 @@ pub(in crate::cli) async fn watch(options: WatchOptions) -> anyhow::Result<ExitC
 
 pub(in crate::cli) async fn run(options: ShowOptions) -> anyhow::Result<()> {
     let client = Client::new(&options.target)?;
-    let (id, is_json) = (options.id.as_str(), options.json);
-    let kind = id.split_once('_').map_or("", |(kind, _)| kind);
-    match kind {
-        "exp" => experiment(&client, id, is_json).await,
-        "trl" => trial(&client, id, is_json).await,
-        "run" => external(&client, id, is_json).await,
-        "cir" => ci_run(&client, id, is_json).await,
-        "pip" => {
+    let is_json = options.json;
+    match options.id {
+        AnyId::Experiment(id) => experiment(&client, id, is_json).await,
+        AnyId::Trial(id) => trial(&client, id, is_json).await,
+        AnyId::Run(id) => external(&client, id, is_json).await,
+        AnyId::CiRun(id) => ci_run(&client, id, is_json).await,
+        AnyId::Pipeline(id) => {
             let found: PipelineView = client.get(&format!("/v1/pipelines/{id}")).await?;
             pipelines::show(&found, is_json)
         }
-        "end" => {
+        AnyId::Endpoint(id) => {
             let found: EndpointView = client.get(&format!("/v1/endpoints/{id}")).await?;
             endpoints::show(&found, is_json)
         }
-        "mpk" => {
+        AnyId::Model(id) => {
             let found: ModelPackageView = client.get(&format!("/v1/model-packages/{id}")).await?;
             models::show(&found, is_json)
         }
-        _ => bail!(
-            "`{id}` is no id that can be shown: it begins with exp_, trl_, run_, pip_, end_, mpk_ or cir_; bakeoff ls \
-             lists them"
-        ),
     }
 }
 
@@ -100,7 +94,7 @@ fn json(found: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn experiment(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
+async fn experiment(client: &Client, id: ExperimentId, is_json: bool) -> anyhow::Result<()> {
     let place = format!("/v1/experiments/{id}");
     let found: ExperimentView = client.get(&place).await?;
     let tables = FinalTables {
@@ -119,22 +113,24 @@ async fn experiment(client: &Client, id: &str, is_json: bool) -> anyhow::Result<
         found.budget_usd
     );
     if let Some(reason) = &found.paused_reason {
-        println!("  nothing new is started: {reason}");
+        println!("  nothing new is started: {}", plain(reason));
     }
     report::ended(&tables);
-    let buy = format!("bakeoff buy {id}");
+    let has_answer = !tables.recommendation.recommendation.ranked.is_empty();
     println!(
         "next: {}",
-        match (found.state.is_over(), &found.full_run_of) {
-            (false, _) => format!("bakeoff watch {id}"),
-            (true, None) => format!("{buy} shows the full run; bakeoff open {id}"),
-            (true, Some(_)) => format!("bakeoff open {id}"),
+        if !found.state.is_over() {
+            format!("bakeoff watch {id}")
+        } else if has_answer && found.full_run_of.is_none() {
+            format!("bakeoff buy {id} shows the full run; bakeoff open {id}")
+        } else {
+            format!("bakeoff open {id}")
         }
     );
     Ok(())
 }
 
-async fn trial(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
+async fn trial(client: &Client, id: TrialId, is_json: bool) -> anyhow::Result<()> {
     let found: TrialView = client.get(&format!("/v1/trials/{id}")).await?;
     if is_json {
         return json(&found);
@@ -149,7 +145,7 @@ async fn trial(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
     println!("{id}: {what}{}", found.state.as_str());
     let said = found.reason.as_deref();
     if let Some(reason) = said.filter(|reason| *reason != found.state.as_str()) {
-        println!("  {reason}");
+        println!("  {}", plain(reason));
     }
     for attempt in &found.attempts {
         let status = attempt.secondary_status.as_deref().unwrap_or_default();
@@ -167,8 +163,8 @@ async fn trial(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
             .filter_map(|one| one.diagnosis.as_ref())
             .next_back();
         for cause in last.iter().flat_map(|why| &why.causes) {
-            println!("  {}", cause.cause);
-            println!("      {}", cause.clue.text.trim());
+            println!("  {}", plain(&cause.cause));
+            println!("      {}", plain(cause.clue.text.trim()));
             println!(
                 "      to fix it: {}",
                 cause.change.as_ref().unwrap_or(&cause.advice)
@@ -178,7 +174,13 @@ async fn trial(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
     println!(
         "next: {}",
         match found.state {
-            TrialState::Failed => format!("bakeoff logs {id}; bakeoff retry {id}"),
+            TrialState::Failed | TrialState::Stopped | TrialState::Refused => {
+                format!("bakeoff retry {id}; bakeoff show {}", found.experiment_id)
+            }
+            TrialState::Parked => format!(
+                "mend that, then POST /v1/experiments/{}/resume",
+                found.experiment_id
+            ),
             state if state.is_terminal() => format!("bakeoff show {}", found.experiment_id),
             _ => format!("bakeoff logs -f {id}; bakeoff stop {id}"),
         }
@@ -186,7 +188,7 @@ async fn trial(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn external(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
+async fn external(client: &Client, id: RunId, is_json: bool) -> anyhow::Result<()> {
     let found: RunView = client.get(&format!("/v1/runs/{id}")).await?;
     if is_json {
         return json(&found);
@@ -221,7 +223,7 @@ fn text(number: Option<i64>) -> String {
     number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
 }
 
-async fn ci_run(client: &Client, id: &str, is_json: bool) -> anyhow::Result<()> {
+async fn ci_run(client: &Client, id: CiRunId, is_json: bool) -> anyhow::Result<()> {
     let found: CiRunView = client.get(&format!("/v1/ci-runs/{id}")).await?;
     if is_json {
         return json(&found);

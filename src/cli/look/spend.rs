@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use comfy_table::{Cell, Table};
 
 use crate::cli::client::{Client, Target};
-use crate::cli::output::Output;
+use crate::cli::output::{Format, Output};
 use crate::cli::sheet::{right, table};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -49,6 +49,10 @@ pub(in crate::cli) async fn run(options: SpendOptions) -> anyhow::Result<()> {
     query.extend(options.from.map(|at| ("from", at.to_rfc3339())));
     query.extend(options.until.map(|at| ("until", at.to_rfc3339())));
     let path = format!("/v1/spending?{}", serde_html_form::to_string(query)?);
+    if options.output.format() == Format::Csv {
+        print!("{}", client.text(&format!("{path}&format=csv")).await?);
+        return Ok(());
+    }
     let found: Spending = client.get(&path).await?;
     if options.output.is_table() {
         println!(

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use bakeoff_api::experiments::ExperimentSummary;
 use bakeoff_api::trials::TrialView;
 use regex::Regex;
+use serde_json::json;
 use sqlx::PgPool;
 
 use crate::support::{TestApp, scratch, spec};
@@ -34,6 +35,7 @@ async fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Said 
         .args(words)
         .env_remove("BAKEOFF_URL")
         .env_remove("BAKEOFF_API_KEY")
+        .env_remove("BAKEOFF_PROFILE")
         .env("BAKEOFF_CONFIG", "/nowhere/config.toml")
         .envs(environment.iter().copied())
         .stdin(Stdio::piped())
@@ -102,15 +104,16 @@ async fn what_there_is_can_be_listed_shown_and_compared(pool: PgPool) {
     let shown = ok(&test, &["show", &trial, "--json"]).await;
     let shown: TrialView = serde_json::from_str(&shown.out).unwrap();
     assert_eq!(shown.id.to_string(), trial);
-    let table = ok(&test, &["compare", &id, &trial, "--output", "csv"]).await;
+    let table = ok(&test, &["compare", &trial, "--output", "csv"]).await;
     let mut table = csv::Reader::from_reader(table.out.as_bytes());
     let rows: Vec<BTreeMap<String, String>> = table.deserialize().map(Result::unwrap).collect();
-    assert!(rows.len() >= trials.len());
-    assert!(
-        rows[0].contains_key("tokens_per_second_half_width"),
-        "{:?}",
-        rows[0]
-    );
+    let [row] = rows.as_slice() else {
+        panic!("one trial was asked for: {rows:?}");
+    };
+    assert_eq!(row["trial_id"], trial);
+    assert!(row.contains_key("tokens_per_second_half_width"), "{row:?}");
+    let both = ok(&test, &["compare", &id, &id, "--output", "md"]).await;
+    assert!(both.out.starts_with("| of | candidate |"), "{}", both.out);
     let answer = ok(&test, &["show", &id]).await;
     assert!(answer.out.contains(" is completed: $"), "{}", answer.out);
     assert!(
@@ -122,11 +125,35 @@ async fn what_there_is_can_be_listed_shown_and_compared(pool: PgPool) {
             .unwrap()
             .starts_with("next: bakeoff buy exp_")
     );
-    let prices = ok(&test, &["prices", "ml.p5.48xlarge", "--output", "csv"]).await;
+    // One row for the price in force, by the clock of the service, whatever came before it.
+    let price = json!({"region": "us-east-1", "usd_per_hour": 60, "source": "our contract"});
+    test.put("/v1/prices/ml.p5.48xlarge", &price).await;
+    let words = [
+        "prices",
+        "ml.p5.48xlarge",
+        "--region",
+        "us-east-1",
+        "--output",
+        "csv",
+    ];
+    let prices = ok(&test, &words).await;
     assert!(
         prices.out.starts_with("instance,region,$/h,"),
         "{}",
         prices.out
+    );
+    assert_eq!(prices.out.lines().count(), 2, "{}", prices.out);
+    assert!(prices.out.contains(",60,negotiated,"), "{}", prices.out);
+    let spent = ok(&test, &["spend", "--by", "experiment", "--output", "csv"]).await;
+    let mut spent = csv::Reader::from_reader(spent.out.as_bytes());
+    let sums: Vec<BTreeMap<String, String>> = spent.deserialize().map(Result::unwrap).collect();
+    assert_eq!(sums.len(), 1, "a sum would count twice: {sums:?}");
+    assert!(sums[0]["total_usd"].parse::<f64>().is_ok(), "{sums:?}");
+    let other = bakeoff(&test, &["ls", "pipelines", "--state", "running"]).await;
+    assert_eq!(
+        other.code,
+        Some(1),
+        "a filter is not passed over in silence"
     );
     let link = ok(&test, &["open", &id]).await;
     assert!(
@@ -164,8 +191,25 @@ async fn what_runs_can_be_stopped_done_again_and_cancelled(pool: PgPool) {
     let again = ok(&test, &["retry", &trial]).await;
     assert!(again.out.contains("once more: at most $"), "{}", again.out);
     assert_eq!(test.trials(&id).await.len(), 3);
+    let ended = ok(&test, &["stop", &trial]).await;
+    assert!(
+        ended.out.contains("already: nothing was stopped"),
+        "{}",
+        ended.out
+    );
     let said = ok(&test, &["cancel", &id]).await;
-    assert!(said.out.contains("settled"), "{}", said.out);
+    assert!(said.out.contains(" is cancelling: "), "{}", said.out);
+    test.run_until_ended(&id, 30).await;
+    let again = ok(&test, &["cancel", &id]).await;
+    assert!(
+        again.out.contains("already: nothing was stopped"),
+        "{}",
+        again.out
+    );
+    // In a path, this would be another request.
+    let other = format!("exp_a/../../trials/{trial}/retry#");
+    let wrong = bakeoff(&test, &["cancel", &other]).await;
+    assert_eq!(wrong.code, Some(64), "{}", wrong.err);
     let wrong = bakeoff(&test, &["cancel", &trial]).await;
     assert_eq!(wrong.code, Some(1));
     assert!(
@@ -205,6 +249,20 @@ async fn a_login_is_kept_for_this_user_alone_and_names_the_way_where_there_is_no
         "{}",
         listed.err
     );
+    let elsewhere = [
+        config,
+        ("BAKEOFF_URL", "http://127.0.0.1:9"),
+        ("BAKEOFF_API_KEY", "bk_other"),
+    ];
+    let named = run(&["ls", "--json", "--profile", "research"], &elsewhere, "").await;
+    assert_eq!(
+        (named.code, named.out.trim()),
+        (Some(0), "[]"),
+        "{}",
+        named.err
+    );
+    let none = run(&["login", "--url", "no scheme"], &[config], "bk_x\n").await;
+    assert!(!none.err.contains("trying again"), "{}", none.err);
     // Somewhere else, it is not sent.
     let other = run(
         &["ls", "--url", &test.url.replace("127.0.0.1", "localhost")],

@@ -27,13 +27,14 @@ def file() -> Path:
 
 
 def resolve(url: str | None, api_key: str | None, profile: str | None) -> Target:
-    """Return what is passed, else what the environment says, else what the profile has.
+    """Return what is passed, else what the named profile has, the environment says, or the default profile has.
 
-    A profile's key goes to its own service only.
+    A profile's key goes to its own service only, and a named profile's service is not sent the environment's key.
     """
-    url = url or os.environ.get("BAKEOFF_URL")
-    api_key = api_key or os.environ.get("BAKEOFF_API_KEY")
-    profile = profile or os.environ.get("BAKEOFF_PROFILE")
+    if profile is None:
+        url = url or os.environ.get("BAKEOFF_URL")
+        api_key = api_key or os.environ.get("BAKEOFF_API_KEY")
+        profile = os.environ.get("BAKEOFF_PROFILE")
     if url and api_key and not profile:
         return Target(url, api_key)
     path = file()

@@ -242,10 +242,12 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
             continue;
         }
         let Some(uri) = uri else {
-            draft.leave_out(
-                &format!("InputDataConfig.{name}"),
-                "it is no S3 folder: FSx and EFS cannot be read in an experiment yet",
-            );
+            let why = if channel.pointer("/DataSource/S3DataSource").is_some() {
+                "its folder is known only while the document runs: add the channel"
+            } else {
+                "it is no S3 folder: FSx and EFS cannot be read in an experiment yet"
+            };
+            draft.leave_out(&format!("InputDataConfig.{name}"), why);
             continue;
         };
         if channel

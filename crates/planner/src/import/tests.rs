@@ -280,9 +280,45 @@ fn a_training_job_inside_another_document_is_read() {
             "it is a SageMaker pipeline definition with several training jobs: /Steps/0/Arguments, /Steps/1/Arguments"
         )
     );
-    let none = imported(&[pipeline(json!([]))], &[]).unwrap_err();
-    assert!(
-        none.first()
-            .is_some_and(|error| error.why.ends_with("no training job"))
+    let searching = json!({"Name": "Search", "Type": "Tuning", "Arguments": {"TrainingJobDefinition": request()}});
+    let import = imported(&[pipeline(json!([searching]))], &[]).unwrap();
+    assert_eq!(
+        import.spec["candidates"][0]["instance_type"],
+        "ml.g5.2xlarge"
     );
+    let other = json!([{"Name": "End", "Type": "Fail", "Arguments": {"ErrorMessage": "x"}}]);
+    let none = imported(&[pipeline(other)], &[]).unwrap_err();
+    let why = none.first().map(|error| error.why.as_str());
+    assert_eq!(
+        why,
+        Some("it is a SageMaker pipeline definition, and no training job")
+    );
+}
+
+/// A reference is no image: it is asked for.
+#[test]
+fn what_is_known_only_while_a_pipeline_runs_is_asked() {
+    let mut body = request();
+    body["AlgorithmSpecification"]["TrainingImage"] = json!({"Get": "Parameters.Image"});
+    let source = json!({"S3DataSource": {"S3Uri": {"Get": "Steps.Prepare.Output"}, "S3DataType": "S3Prefix"}});
+    body["InputDataConfig"] = json!([{"ChannelName": "train", "DataSource": source}]);
+    let steps = json!([{"Name": "Train", "Type": "Training", "Arguments": body}]);
+    let import = imported(&[json!({"Version": "2020-12-01", "Steps": steps})], &[]).unwrap();
+    assert!(asked(&import, "/workload/image").is_some());
+    assert!(!import.is_complete);
+    let channel = import
+        .left_out
+        .iter()
+        .find(|one| one.member.contains("train"));
+    let why = channel.map(|one| one.why.as_str()).unwrap_or_default();
+    assert!(why.contains("only while the document runs"), "{why}");
+}
+
+/// A long name over many jobs is not written out for each of them.
+#[test]
+fn many_jobs_below_a_long_name_stay_small() {
+    let step = json!({"Type": "Training", "Arguments": {}});
+    let many = json!({"Version": "2020-12-01", "Steps": [{"Type": "x"}], ("a".repeat(100_000)): vec![step; 5_000]});
+    let errors = imported(&[many], &[]).unwrap_err();
+    assert!(errors.iter().all(|error| error.why.len() < 10_000));
 }

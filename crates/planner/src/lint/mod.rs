@@ -27,7 +27,7 @@ pub mod run;
 pub(crate) mod shape;
 pub(crate) mod trainer;
 mod training;
-mod variables;
+pub(crate) mod variables;
 
 pub(crate) use self::configurations::apply as deepspeed_profile;
 pub use self::quota::above_quota;

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 /// A document without its variables.
 #[derive(Debug, Clone)]
-pub(super) struct Plain {
-    pub(super) value: Value,
+pub(crate) struct Plain {
+    pub(crate) value: Value,
     /// Pointers of the variables, without Step Functions' `.$`.
     pub(super) variables: Vec<String>,
     /// Whether there are a pipeline's variables among them.
@@ -16,7 +16,7 @@ pub(super) struct Plain {
 }
 
 /// Takes the variables out of a document. A list with a variable in it is one as a whole.
-pub(super) fn split(document: &Value) -> Plain {
+pub(crate) fn split(document: &Value) -> Plain {
     let mut plain = Plain {
         value: Value::Null,
         variables: Vec::new(),

@@ -21,7 +21,7 @@ fn mark(verdict: Option<Verdict>) -> &'static str {
 }
 
 /// Text that Markdown leaves as it is, in a table too.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
