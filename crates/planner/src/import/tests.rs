@@ -240,23 +240,26 @@ fn request() -> Value {
     })
 }
 
-/// Its job is an experiment's; several are asked apart.
+fn step(name: &str) -> Value {
+    json!({"Name": name, "Type": "Training", "Arguments": request()})
+}
+
+fn pipeline(steps: &Value) -> Value {
+    json!({"Version": "2020-12-01", "Steps": steps})
+}
+
 #[test]
 fn a_training_job_inside_another_document_is_read() {
-    let step = |name: &str| json!({"Name": name, "Type": "Training", "Arguments": request()});
-    let pipeline = |steps: Value| json!({"Version": "2020-12-01", "Steps": steps});
     let branch = json!({"Name": "Good", "Type": "Condition", "Arguments": {"Conditions": [], "IfSteps": [step("Train")]}});
-    let mut tuned = request();
-    tuned["StaticHyperParameters"] = json!({"epochs": "3"});
+    let searching = json!({"Name": "Search", "Type": "Tuning", "Arguments": {"TrainingJobDefinition": request()}});
     let state = json!({"Type": "Task", "Resource": "arn:aws:states:::sagemaker:createTrainingJob.sync", "Parameters": request()});
     let machine = json!({"StartAt": "Train", "States": {"Train": state}});
     let text = machine.to_string();
     let resource = json!({"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": text}});
-    let tuning = json!({"HyperParameterTuningJobName": "t", "TrainingJobDefinition": tuned,
-        "HyperParameterTuningJobConfig": {"Strategy": "Bayesian"}});
     let template =
         json!({"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Flow": resource}});
-    for document in [pipeline(json!([branch])), machine, template, tuning.clone()] {
+    let steps = [branch, searching].map(|step| pipeline(&json!([step])));
+    for document in steps.into_iter().chain([machine, template]) {
         let import = imported(&[document], &[]).unwrap();
         assert_eq!(
             import.spec["workload"]["image"],
@@ -267,31 +270,38 @@ fn a_training_job_inside_another_document_is_read() {
             "ml.g5.2xlarge"
         );
     }
+}
+
+#[test]
+fn the_jobs_of_a_tuning_job_have_its_static_hyperparameters() {
+    let mut tuned = request();
+    tuned["StaticHyperParameters"] = json!({"epochs": "3"});
+    let tuning = json!({"HyperParameterTuningJobName": "t", "TrainingJobDefinition": tuned,
+        "HyperParameterTuningJobConfig": {"Strategy": "Bayesian"}});
     let import = imported(&[tuning], &[]).unwrap();
     assert_eq!(import.spec["workload"]["hyperparameters"]["epochs"], "3");
     let ranges = import.left_out.iter();
     let ranges = ranges.filter(|one| one.member == "HyperParameterTuningJobConfig");
     assert_eq!(ranges.count(), 1);
-    let two = imported(&[pipeline(json!([step("A"), step("B")]))], &[]).unwrap_err();
-    let why = two.first().map(|error| error.why.as_str());
+}
+
+#[test]
+fn several_jobs_in_a_document_are_asked_apart_and_none_is_said() {
+    let why = |steps: Value| {
+        let errors = imported(&[pipeline(&steps)], &[]).unwrap_err();
+        errors
+            .first()
+            .map(|error| error.why.clone())
+            .unwrap_or_default()
+    };
     assert_eq!(
-        why,
-        Some(
-            "it is a SageMaker pipeline definition with several training jobs: /Steps/0/Arguments, /Steps/1/Arguments"
-        )
-    );
-    let searching = json!({"Name": "Search", "Type": "Tuning", "Arguments": {"TrainingJobDefinition": request()}});
-    let import = imported(&[pipeline(json!([searching]))], &[]).unwrap();
-    assert_eq!(
-        import.spec["candidates"][0]["instance_type"],
-        "ml.g5.2xlarge"
+        why(json!([step("A"), step("B")])),
+        "it is a SageMaker pipeline definition with several training jobs: /Steps/0/Arguments, /Steps/1/Arguments"
     );
     let other = json!([{"Name": "End", "Type": "Fail", "Arguments": {"ErrorMessage": "x"}}]);
-    let none = imported(&[pipeline(other)], &[]).unwrap_err();
-    let why = none.first().map(|error| error.why.as_str());
     assert_eq!(
-        why,
-        Some("it is a SageMaker pipeline definition, and no training job")
+        why(other),
+        "it is a SageMaker pipeline definition, and no training job"
     );
 }
 
@@ -303,7 +313,7 @@ fn what_is_known_only_while_a_pipeline_runs_is_asked() {
     let source = json!({"S3DataSource": {"S3Uri": {"Get": "Steps.Prepare.Output"}, "S3DataType": "S3Prefix"}});
     body["InputDataConfig"] = json!([{"ChannelName": "train", "DataSource": source}]);
     let steps = json!([{"Name": "Train", "Type": "Training", "Arguments": body}]);
-    let import = imported(&[json!({"Version": "2020-12-01", "Steps": steps})], &[]).unwrap();
+    let import = imported(&[pipeline(&steps)], &[]).unwrap();
     assert!(asked(&import, "/workload/image").is_some());
     assert!(!import.is_complete);
     let channel = import
