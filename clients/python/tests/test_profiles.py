@@ -28,28 +28,32 @@ def kept(monkeypatch, tmp_path):
     return file
 
 
-def test_what_is_said_comes_before_the_profile(kept, monkeypatch):
+@pytest.mark.usefixtures("kept")
+def test_what_is_said_comes_before_the_profile(monkeypatch):
     assert resolve(None, None, None) == ("https://bakeoff.example.com", "bk_research")
     assert resolve(None, "bk_mine", "staging") == ("https://staging.example.com", "bk_mine")
     monkeypatch.setenv("BAKEOFF_PROFILE", "staging")
     assert resolve(None, None, None) == ("https://staging.example.com", "bk_staging")
 
 
-def test_a_named_profile_goes_before_the_environment_and_gets_no_key_of_it(kept, monkeypatch):
+@pytest.mark.usefixtures("kept")
+def test_a_named_profile_goes_before_the_environment_and_gets_no_key_of_it(monkeypatch):
     monkeypatch.setenv("BAKEOFF_URL", "https://prod.example.com")
     monkeypatch.setenv("BAKEOFF_API_KEY", "bk_prod")
     assert resolve(None, None, "staging") == ("https://staging.example.com", "bk_staging")
     assert resolve(None, None, None) == ("https://prod.example.com", "bk_prod")
 
 
-def test_a_profiles_key_goes_to_no_other_service(kept, monkeypatch):
+@pytest.mark.usefixtures("kept")
+def test_a_profiles_key_goes_to_no_other_service(monkeypatch):
     monkeypatch.setenv("BAKEOFF_URL", "https://elsewhere.example.com")
     assert resolve(None, None, None) == ("https://elsewhere.example.com", None)
     with pytest.raises(bakeoff.BakeoffError, match="No API key for https://elsewhere"):
         bakeoff.Client()
 
 
-def test_a_profile_that_is_not_there_is_said_with_those_that_are(kept):
+@pytest.mark.usefixtures("kept")
+def test_a_profile_that_is_not_there_is_said_with_those_that_are():
     with pytest.raises(bakeoff.BakeoffError, match=r"no profile prod .*research, staging"):
         resolve(None, None, "prod")
 

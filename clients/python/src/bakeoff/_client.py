@@ -28,9 +28,9 @@ def load(document: Document) -> Any:
 class Client:
     """One service, with one key.
 
-    Address and key come from BAKEOFF_URL and BAKEOFF_API_KEY unless they are passed, else from the profile that `bakeoff
-    login` has kept. Requests that are safe to repeat are tried again; what starts something carries an idempotency key,
-    so that it starts once.
+    Address and key come from BAKEOFF_URL and BAKEOFF_API_KEY unless they are passed, else from the profile that
+    `bakeoff login` has kept. Requests that are safe to repeat are tried again; what starts something carries an
+    idempotency key, so that it starts once.
     """
 
     def __init__(self, url: str | None = None, api_key: str | None = None, profile: str | None = None) -> None:
