@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::any_id::AnyId;
 use super::client::{Client, Target};
+use super::sheet::plain;
 use super::{pipelines, report};
 
 #[derive(Debug, Args)]
@@ -68,7 +69,7 @@ pub(super) async fn cancel(options: CancelOptions) -> anyhow::Result<()> {
             if found.state.is_over() {
                 println!(
                     "{} is {} already: nothing was stopped",
-                    found.name,
+                    plain(&found.name),
                     found.state.as_str()
                 );
                 println!("next: bakeoff show {id}");
@@ -76,7 +77,7 @@ pub(super) async fn cancel(options: CancelOptions) -> anyhow::Result<()> {
             }
             println!(
                 "{} is {}: {} settled, {} still reserved for jobs that are stopped now",
-                found.name,
+                plain(&found.name),
                 found.state.as_str(),
                 found.settled_usd,
                 found.reserved_usd

@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// Nobody waits for a minute and a half without a word.
+    /// Says once why the command is waiting: retries can take a minute and a half.
     fn say_once(&self, error: &anyhow::Error) {
         if !self.has_said.swap(true, Ordering::Relaxed) {
             eprintln!(

@@ -57,8 +57,8 @@ pub(super) struct GateOptions {
     /// A hyperparameter that the template takes in; may be repeated.
     #[arg(long = "hyperparameter", value_name = "KEY=VALUE", value_parser = pair)]
     hyperparameters: Vec<(String, String)>,
-    /// Measure the commit again although it has a run with the same inputs, and pay for it again. Without it, that run
-    /// is waited for, whoever started it: a webhook, or an earlier try of this CI job.
+    /// Measure the commit again although it has a run with the same inputs, and pay for it again. Without this
+    /// option, the command waits for that run, no matter what started it: a webhook, or an earlier try of this CI job.
     #[arg(long, conflicts_with = "run")]
     again: bool,
     /// Counts once: a retry with the same id waits for the same run. A new one when absent.

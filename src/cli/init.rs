@@ -1,6 +1,6 @@
 //! `bakeoff init`: an experiment from what people have, without a service, at the shipped prices. In a terminal it asks
 //! what only a person knows; elsewhere it takes each proposal, and says what is open. A job is described with the
-//! credentials of whoever asks: the service would show each project the jobs of all others.
+//! caller's own credentials: if the service did it, every project could see the jobs of every other project.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -71,7 +71,7 @@ enum Command {
     About(About),
 }
 
-/// What needs no service.
+/// Commands that need no service.
 #[derive(Debug, Subcommand)]
 enum Local {
     /// See everything work on a simulated AWS region.
@@ -86,7 +86,7 @@ enum Local {
     Login(profiles::LoginOptions),
 }
 
-/// What a service is asked for.
+/// Commands that call a service.
 #[derive(Debug, Subcommand)]
 enum Asked {
     /// Submit experiments or a pipeline over HTTP and follow them.
@@ -132,7 +132,7 @@ Exits with 0 if the commit passed, 1 if it regressed, 2 if that is inconclusive,
     Pipelines(pipelines::PipelinesOptions),
 }
 
-/// What is done on the service's host.
+/// Commands for the service's host.
 #[derive(Debug, Subcommand)]
 enum Host {
     /// Run the service.
@@ -152,7 +152,7 @@ enum Host {
     Healthcheck(HealthOptions),
 }
 
-/// Of this host: profiles, which may be of others, say nothing here.
+/// Profiles are not read: they may belong to other hosts.
 #[derive(Debug, clap::Args)]
 struct HealthOptions {
     /// Where the service listens.
@@ -160,7 +160,7 @@ struct HealthOptions {
     url: String,
 }
 
-/// What the program says of itself.
+/// Commands about the program itself.
 #[derive(Debug, Subcommand)]
 enum About {
     /// Print the OpenAPI document.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::process::{build, program};
+use crate::process::{build, printed, program};
 
 const REGISTER: &str = "crates/planner/data/lint_rules.json";
 const PAGE: &str = "docs/reference/lint-rules.md";
@@ -90,14 +90,8 @@ fn resolved<'a>(schema: &'a Value, schemas: &'a Value) -> &'a Value {
 /// The program prints its own page.
 fn commands() -> Result<String, String> {
     build(&["--all-targets"])?;
-    let output = Command::new(program("bakeoff"))
-        .arg("reference")
-        .output()
-        .map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    String::from_utf8(output.stdout).map_err(|error| error.to_string())
+    let page = printed(Command::new(program("bakeoff")).arg("reference"))?;
+    String::from_utf8(page).map_err(|error| error.to_string())
 }
 
 fn read(file: &str) -> Result<Value, String> {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{build, program, root};
+use crate::process::{build, printed, program, root};
 
 const REDOCLY: &str = "@redocly/cli@2.77.0";
 
@@ -28,17 +28,11 @@ pub(crate) fn lint() -> Result<(), String> {
 
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     build(&["--all-targets"])?;
-    let output = Command::new(program("bakeoff"))
-        .arg("openapi")
-        .output()
-        .map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
+    let document = printed(Command::new(program("bakeoff")).arg("openapi"))?;
     let path = root().join("openapi/bakeoff.json");
     if flags.contains(&"--check") {
         let committed = fs::read(&path).unwrap_or_default();
-        if committed != output.stdout {
+        if committed != document {
             return Err(
                 "openapi/bakeoff.json has drifted\n  to fix it: cargo xtask openapi".to_owned(),
             );
@@ -47,7 +41,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     fs::create_dir_all(root().join("openapi")).map_err(|error| error.to_string())?;
-    fs::write(&path, &output.stdout).map_err(|error| error.to_string())?;
+    fs::write(&path, &document).map_err(|error| error.to_string())?;
     println!("openapi/bakeoff.json written");
     Ok(())
 }

@@ -28,6 +28,18 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
+/// Runs a command to its end; what it printed, or else what it said of its failure.
+pub(crate) fn printed(command: &mut Command) -> Result<Vec<u8>, String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?} could not be run: {error}"))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
 /// Builds the part of the workspace that `what` selects.
 pub(crate) fn build(what: &[&str]) -> Result<(), String> {
     compile(cargo().args(["build", "--workspace"]).args(what))

@@ -34,7 +34,7 @@ const EXAMPLES: [(&str, &str); 3] = [
 /// The third example's model is said not to fit there: one job of the demo fails.
 pub const FAILS: &str = "--fails=ml.g6.12xlarge=cuda-out-of-memory";
 
-/// What a demo is asked for.
+/// Options of the demo.
 pub struct Flags {
     /// End when the answers are there.
     once: bool,

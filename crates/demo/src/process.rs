@@ -25,7 +25,7 @@ pub fn beside(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A folder for temporary files that nobody else can put anything into.
+/// This user's own folder for temporary files, closed to other users.
 pub fn folder_of_this_user() -> Result<PathBuf, String> {
     let own = geteuid().as_raw();
     let folder = std::env::temp_dir().join(format!("bakeoff-demo-{own}"));

@@ -5,7 +5,7 @@
 mod catalog;
 mod ci;
 mod dashboard;
-mod documents;
+mod docs;
 mod endpoints;
 mod events;
 mod experiments;
@@ -293,12 +293,12 @@ fn session_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
 }
 
 /// Pages for people, which are no part of the API.
-fn document_routes() -> Router<App> {
+fn docs_routes() -> Router<App> {
     Router::new()
-        .route("/docs", get(documents::to_index))
-        .route("/docs/", get(documents::index))
-        .route("/docs/style.css", get(documents::style))
-        .route("/docs/{*path}", get(documents::one))
+        .route("/docs", get(docs::to_index))
+        .route("/docs/", get(docs::index))
+        .route("/docs/style.css", get(docs::style))
+        .route("/docs/{*path}", get(docs::one))
 }
 
 /// The OpenAPI document, as committed in `openapi/bakeoff.json`.
@@ -318,7 +318,7 @@ pub fn router(app: App) -> Router {
             parameters::refuse,
         ))
         .merge(SwaggerUi::new("/docs/api").url("/openapi.json", document))
-        .merge(document_routes())
+        .merge(docs_routes())
         .fallback(dashboard::serve)
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(axum::middleware::from_fn(etag::conditional))

@@ -106,7 +106,7 @@ async fn experiment(client: &Client, id: ExperimentId, is_json: bool) -> anyhow:
     }
     println!(
         "{} ({id}) is {}: {} settled and {} reserved of {}",
-        found.name,
+        plain(&found.name),
         found.state.as_str(),
         found.settled_usd,
         found.reserved_usd,
@@ -139,7 +139,9 @@ async fn trial(client: &Client, id: TrialId, is_json: bool) -> anyhow::Result<()
     let what = plan.map_or_else(String::new, |plan| {
         format!(
             "{} on {} × {}, ",
-            plan.candidate, plan.instance_count, plan.instance_type
+            plain(&plan.candidate),
+            plan.instance_count,
+            plan.instance_type
         )
     });
     println!("{id}: {what}{}", found.state.as_str());
@@ -167,7 +169,7 @@ async fn trial(client: &Client, id: TrialId, is_json: bool) -> anyhow::Result<()
             println!("      {}", plain(cause.clue.text.trim()));
             println!(
                 "      to fix it: {}",
-                cause.change.as_ref().unwrap_or(&cause.advice)
+                plain(cause.change.as_ref().unwrap_or(&cause.advice))
             );
         }
     }
@@ -195,8 +197,8 @@ async fn external(client: &Client, id: RunId, is_json: bool) -> anyhow::Result<(
     }
     println!(
         "{} ({id}) on {} is {}",
-        found.spec.name,
-        found.spec.hardware,
+        plain(&found.spec.name),
+        plain(&found.spec.hardware),
         found.state.as_str()
     );
     if let Some(row) = &found.figures {

@@ -2,8 +2,8 @@
 
 pub(crate) mod api;
 pub(crate) mod browsers;
+pub(crate) mod docs;
 pub(crate) mod doctor;
-pub(crate) mod documents;
 pub(crate) mod embedded;
 pub(crate) mod events;
 pub(crate) mod keys;

@@ -114,7 +114,7 @@ fn add(request: &Request<'_>, path: &[String], found: &mut Vec<Held>) {
     });
 }
 
-/// What a step or a state sends.
+/// The request that a step or a state sends.
 struct Request<'a> {
     member: &'static str,
     body: &'a Value,

@@ -19,7 +19,7 @@ use crate::plumbing::problem::Problem;
 struct Pages;
 
 const INDEX: &str = "README.md";
-const STYLE: &str = include_str!("documents.css");
+const STYLE: &str = include_str!("docs.css");
 
 /// Nothing runs on these pages, and the style comes from here.
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; \
