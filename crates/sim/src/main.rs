@@ -10,44 +10,10 @@
     reason = "only serde_json values are indexed, and those yield null"
 )]
 
-mod billing;
-mod checkpoints;
-#[cfg(test)]
-mod commits;
-mod constraints;
-mod curve;
-mod endpoints;
-mod epoch;
-mod evaluations;
-mod events;
-mod failures;
-mod faults;
-mod images;
-mod job;
-mod lively;
-mod logs;
-mod metrics;
-mod model_packages;
-mod objects;
-mod physics;
-mod pools;
-mod price_list;
-mod processing;
-mod quotas;
-mod record;
-mod refusal;
-mod region;
-mod request;
-mod rules;
-mod saves;
-mod schedules;
-mod setup;
-mod sns;
-mod speeds;
-mod timeline;
-mod transform;
-mod truth;
-mod tuning;
+mod account;
+mod jobs;
+mod machines;
+mod output;
 mod wire;
 mod world;
 
@@ -59,14 +25,15 @@ use chrono::{DateTime, Utc};
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use crate::events::{Destination, Way};
-use crate::failures::ScriptFailure;
-use crate::faults::Faults;
-use crate::quotas::InstanceQuotas;
-use crate::region::Region;
-use crate::setup::Setup;
-use crate::speeds::Speeds;
+use crate::account::faults::Faults;
+use crate::account::quotas::InstanceQuotas;
+use crate::account::setup::Setup;
+use crate::machines::failures::{self, ScriptFailure};
+use crate::machines::speeds::Speeds;
+use crate::output::checkpoints;
+use crate::wire::events::{self, Destination, Transport};
 use crate::world::World;
+use crate::world::region::Region;
 
 /// A simulated AWS region (SageMaker training, CloudWatch, S3) on loopback.
 #[derive(Debug, Parser)]
@@ -227,18 +194,18 @@ fn region(options: &Options) -> Region {
 
 /// Where state changes are pushed. `origin` is where this process serves SNS's certificate.
 fn destination(options: &Options, origin: &str) -> Option<Destination> {
-    let way = match &options.events_topic {
-        Some(topic) => Way::Sns {
+    let transport = match &options.events_topic {
+        Some(topic) => Transport::Sns {
             topic: topic.clone(),
             origin: origin.to_owned(),
         },
-        None => Way::EventBridge {
+        None => Transport::EventBridge {
             authorization: options.events_authorization.clone().unwrap_or_default(),
         },
     };
     Some(Destination {
         url: options.events_to.clone()?,
-        way,
+        transport,
     })
 }
 

@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::setup;
 use super::{after, before};
-use crate::epoch::epoch;
-use crate::faults::CallFault;
-use crate::metrics::{self, Request};
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
+use crate::account::epoch::epoch;
+use crate::account::faults::CallFault;
+use crate::account::refusal::{Refusal, invalid};
+use crate::output::metrics::{self, Request};
 use crate::world::World;
+use crate::world::region::Region;
 
 const NAMESPACE: &str = "/aws/sagemaker/TrainingJobs";
 const QUERIES_MAX: usize = 500;
@@ -60,23 +60,23 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
     }
     let page = page(world, body, now)?;
     // On a first page, PartialData means no more than that the rest is on the second.
-    let is_partial =
-        page.part == Part::Whole && world.happens(world.faults.partial_metrics, "partial_metrics");
+    let is_partial = page.part == SeriesPart::Whole
+        && world.happens(world.faults.partial_metrics, "partial_metrics");
     let newest_first = body["ScanBy"].as_str() != Some("TimestampAscending");
     let mut results = Vec::with_capacity(queries.len());
     for query in queries {
         let mut points = metrics::series(world, &request(query, start, end), page.as_of);
-        let is_failed =
-            page.part != Part::Second && world.happens(world.faults.failed_series, "failed_series");
+        let is_failed = page.part != SeriesPart::Second
+            && world.happens(world.faults.failed_series, "failed_series");
         if newest_first {
             points.reverse();
         }
         let middle = points.len() / 2;
         match page.part {
-            Part::Whole | Part::First if is_failed => points.clear(),
-            Part::Whole => {}
-            Part::First => points.truncate(middle),
-            Part::Second => drop(points.drain(..middle)),
+            SeriesPart::Whole | SeriesPart::First if is_failed => points.clear(),
+            SeriesPart::Whole => {}
+            SeriesPart::First => points.truncate(middle),
+            SeriesPart::Second => drop(points.drain(..middle)),
         }
         if is_partial {
             points.truncate(points.len() / 2);
@@ -86,16 +86,16 @@ fn get_metric_data(world: &mut World, body: &Value, now: DateTime<Utc>) -> Resul
             "Label": query["MetricStat"]["Metric"]["MetricName"],
             "StatusCode": match page.part {
                 _ if is_failed => "InternalError",
-                Part::First => "PartialData",
-                Part::Whole if is_partial => "PartialData",
-                Part::Whole | Part::Second => "Complete",
+                SeriesPart::First => "PartialData",
+                SeriesPart::Whole if is_partial => "PartialData",
+                SeriesPart::Whole | SeriesPart::Second => "Complete",
             },
             "Timestamps": points.iter().map(|(at, _)| epoch(*at)).collect::<Vec<_>>(),
             "Values": points.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
         }));
     }
     let mut answer = json!({ "MetricDataResults": results, "Messages": [] });
-    if page.part == Part::First {
+    if page.part == SeriesPart::First {
         answer["NextToken"] = json!(format!(
             "after-{}-{}",
             page.as_of.timestamp_millis(),
@@ -120,14 +120,14 @@ fn count_unserved(world: &mut World, body: &Value) {
 
 /// Which part of the series an answer contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum SeriesPart {
     Whole,
     First,
     Second,
 }
 
 struct MetricPage {
-    part: Part,
+    part: SeriesPart,
     /// Points published later are on neither page.
     as_of: DateTime<Utc>,
 }
@@ -143,13 +143,17 @@ fn page(world: &mut World, body: &Value, now: DateTime<Utc>) -> Result<MetricPag
             message: "The next token is invalid".to_owned(),
         };
         return Ok(MetricPage {
-            part: Part::Second,
+            part: SeriesPart::Second,
             as_of: as_of.ok_or_else(refusal)?,
         });
     }
     let is_long = world.happens(world.faults.metric_pages, "metric_pages");
     Ok(MetricPage {
-        part: if is_long { Part::First } else { Part::Whole },
+        part: if is_long {
+            SeriesPart::First
+        } else {
+            SeriesPart::Whole
+        },
         as_of: now,
     })
 }

@@ -3,9 +3,9 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 
-use crate::epoch::epoch;
-use crate::evaluations;
-use crate::job::Job;
+use crate::account::epoch::epoch;
+use crate::jobs::job::Job;
+use crate::output::evaluations;
 
 pub(super) fn summary(job: &Job, now: DateTime<Utc>) -> Value {
     let mut value = json!({
@@ -108,7 +108,7 @@ fn timing(job: &Job, now: DateTime<Utc>, fields: &mut Map<String, Value>) {
             fields.insert("TrainingTimeInSeconds".to_owned(), json!(trained));
             fields.insert("BillableTimeInSeconds".to_owned(), json!(billed));
         }
-        let last = crate::metrics::last_values(job, now)
+        let last = crate::output::metrics::last_values(job, now)
             .into_iter()
             .map(|(name, at, value)| json!({ "MetricName": name, "Value": value, "Timestamp": epoch(at) }));
         fields.insert("FinalMetricDataList".to_owned(), last.collect());

@@ -4,7 +4,7 @@
 use axum::response::Response;
 
 use super::query::{self, Form};
-use crate::setup::Setup;
+use crate::account::setup::Setup;
 
 /// The operations known here.
 pub(super) const OPERATIONS: [&str; 2] = ["GetRole", "SimulatePrincipalPolicy"];

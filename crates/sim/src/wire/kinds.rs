@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use super::listing::{created_between, lost, offset_of, page_size};
 use super::{after, before};
-use crate::endpoints;
-use crate::model_packages::Call;
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
-use crate::rules;
-use crate::setup::denied;
-use crate::transform::{self, TransformJob};
-use crate::tuning::{self, TuningJob};
+use crate::account::refusal::{Refusal, invalid};
+use crate::account::setup::denied;
+use crate::jobs::endpoints;
+use crate::jobs::model_packages::Call;
+use crate::jobs::transform::{self, TransformJob};
+use crate::jobs::tuning::{self, TuningJob};
+use crate::wire::rules;
 use crate::world::World;
+use crate::world::region::Region;
 
 /// Operations of these kinds, other than on models and endpoints.
 pub(super) const TUNING: [&str; 5] = [

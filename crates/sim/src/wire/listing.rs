@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use crate::epoch::epoch;
-use crate::refusal::{Refusal, invalid};
+use crate::account::epoch::epoch;
+use crate::account::refusal::{Refusal, invalid};
 use crate::world::World;
 
 /// MaxResults of a list.

@@ -4,10 +4,10 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use crate::logs::{self, Stream};
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
+use crate::account::refusal::{Refusal, invalid};
+use crate::output::logs::{self, Stream};
 use crate::world::World;
+use crate::world::region::Region;
 
 const TRAINING: &str = "/aws/sagemaker/TrainingJobs";
 const PROCESSING: &str = "/aws/sagemaker/ProcessingJobs";

@@ -3,16 +3,19 @@
 
 mod cloudwatch;
 pub(crate) mod describe;
+pub(crate) mod events;
 mod iam;
 mod kinds;
 mod listing;
 mod logs;
 mod processing;
 mod query;
+pub(crate) mod rules;
 pub(crate) mod s3;
 mod sagemaker;
 mod scheduler;
 mod setup;
+pub(crate) mod sns;
 mod sts;
 
 use std::time::Duration;
@@ -29,16 +32,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::query::Form;
-use crate::billing::Rate;
-use crate::checkpoints;
-use crate::faults::{CallFault, Faults};
-use crate::metrics;
-use crate::price_list;
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
-use crate::sns;
-use crate::truth::{self, Asked};
+use crate::account::billing::Rate;
+use crate::account::faults::{CallFault, Faults};
+use crate::account::price_list;
+use crate::account::refusal::{Refusal, invalid};
+use crate::output::checkpoints;
+use crate::output::metrics;
 use crate::world::World;
+use crate::world::region::Region;
+use crate::world::truth::{self, TrainingQuery};
 
 pub(crate) fn router(region: Region) -> Router {
     Router::new()
@@ -107,7 +109,7 @@ async fn points(State(region): State<Region>, Path(name): Path<String>) -> Respo
 /// What full runs would really take; null for one that cannot be.
 async fn judge(
     State(region): State<Region>,
-    axum::Json(asked): axum::Json<Vec<Asked>>,
+    axum::Json(asked): axum::Json<Vec<TrainingQuery>>,
 ) -> Response {
     let all = region.with(|world| {
         let each = asked.iter().map(|asked| truth::truth(world, asked));

@@ -4,12 +4,12 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
 use super::listing::{created_between, lost, offset_of, page_size};
-use crate::processing::{self, ProcessingJob};
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
-use crate::rules;
-use crate::setup::denied;
+use crate::account::refusal::{Refusal, invalid};
+use crate::account::setup::denied;
+use crate::jobs::processing::{self, ProcessingJob};
+use crate::wire::rules;
 use crate::world::World;
+use crate::world::region::Region;
 
 pub(super) fn call(
     region: &Region,

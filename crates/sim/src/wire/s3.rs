@@ -16,7 +16,7 @@ use s3s_fs::FileSystem;
 use tokio::net::TcpListener;
 
 use super::setup::{self, S3Ask};
-use crate::region::Region;
+use crate::world::region::Region;
 
 /// Credentials of the simulated account; S3 refuses any others, as it would a wrong key.
 const ACCESS_KEY: &str = "simulated";

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use super::describe::{describe, summary};
 use super::listing::{created_between, lost, offset_of, page_size};
 use super::{kinds, processing};
-use crate::checkpoints;
-use crate::job::Job;
-use crate::model_packages::Call;
-use crate::pools::PoolEnd;
-use crate::refusal::{Refusal, invalid};
-use crate::region::Region;
-use crate::request::tags;
-use crate::rules;
+use crate::account::refusal::{Refusal, invalid};
+use crate::account::request::tags;
+use crate::jobs::job::Job;
+use crate::jobs::model_packages::Call;
+use crate::jobs::pools::PoolEnd;
+use crate::output::checkpoints;
+use crate::wire::rules;
 use crate::world::World;
+use crate::world::region::Region;
 
 pub(super) fn call(region: &Region, operation: &str, body: Value) -> Result<Value, Refusal> {
     region.with_time(|world, now| {

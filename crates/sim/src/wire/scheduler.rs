@@ -7,13 +7,13 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::{after, before, setup};
-use crate::model_packages::Call;
-use crate::refusal::Refusal;
-use crate::region::Region;
-use crate::rules;
-use crate::schedules::refused;
-use crate::setup::denied;
+use crate::account::refusal::Refusal;
+use crate::account::setup::denied;
+use crate::jobs::model_packages::Call;
+use crate::wire::rules;
 use crate::world::World;
+use crate::world::region::Region;
+use crate::world::schedules::refused;
 
 /// The service that assumes the roles of schedules.
 const SCHEDULER: &str = "scheduler.amazonaws.com";

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::query;
 use super::s3::REGION_HEADER;
-use crate::refusal::Refusal;
-use crate::region::Region;
-use crate::setup::{Setup, denied};
+use crate::account::refusal::Refusal;
+use crate::account::setup::{Setup, denied};
+use crate::world::region::Region;
 
 /// Replaces the set-up; what is left out is as it should be.
 pub(super) async fn set(

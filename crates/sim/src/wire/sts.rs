@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::query;
-use crate::region::Region;
+use crate::world::region::Region;
 
 pub(super) const OPERATION: &str = "GetCallerIdentity";
 
