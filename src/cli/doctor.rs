@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 Exits with 1 if a check fails.")]
 pub(super) struct DoctorOptions {
-    /// An experiment, as JSON: its role, image, buckets and types are checked. With no file and nothing
+    /// An experiment, as JSON or YAML: its role, image, buckets and types are checked. With no file and nothing
     /// named, those of the project's newest experiment. Exits with 1 if a check or the job fails.
     file: Option<PathBuf>,
     /// Region of the jobs; the service's first one when absent.

@@ -3,7 +3,6 @@
 //! caller's own credentials: if the service did it, every project could see the jobs of every other project.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +14,7 @@ use bakeoff_planner::predict::Calibration;
 use clap::Args;
 use serde_json::Value;
 
+use super::input;
 use super::lint::shipped_prices;
 use bakeoff_process::clock::real_now;
 
@@ -30,8 +30,8 @@ const SHOWN_MAX: usize = 100;
 
 Exits with 1 while something is left that only you know.")]
 pub(super) struct InitOptions {
-    /// Files of JSON (an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what DescribeTrainingJob answers, a
-    /// model's config.json, a DeepSpeed configuration), and names of models, such as Qwen/Qwen2.5-7B.
+    /// Files of JSON or YAML (an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what DescribeTrainingJob answers, a
+    /// model's config.json, a configuration of DeepSpeed, Axolotl, LLaMA-Factory, TRL or accelerate), and names of models, such as Qwen/Qwen2.5-7B.
     #[arg(required_unless_present = "job")]
     documents: Vec<String>,
     /// A training job of your own AWS account, by its name: it is described with your credentials, and nothing else.
@@ -96,8 +96,7 @@ fn exit(made: &Import) -> ExitCode {
 /// A file's document, or the name of a model.
 fn document(name: &str) -> anyhow::Result<Value> {
     let path = Path::new(name);
-    let is_json = |extension: &OsStr| extension.eq_ignore_ascii_case("json");
-    if path.exists() || path.extension().is_some_and(is_json) {
+    if path.exists() || input::is_document(path) {
         return super::lint::read(path);
     }
     if known_models::find(name).is_none() {

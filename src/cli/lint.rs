@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_planner::lint::Kind;
@@ -12,7 +12,7 @@ use bakeoff_planner::render::estimator;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{pipelines, report};
+use super::{input, pipelines, report};
 use bakeoff_process::clock::real_now;
 use bakeoff_service::document;
 
@@ -24,7 +24,7 @@ use bakeoff_service::document;
 
 Exits with 1 if there are errors.")]
 pub(super) struct LintOptions {
-    /// JSON documents: experiments, workloads, profiles and external runs; bodies of SageMaker's training,
+    /// Documents, as JSON or YAML: experiments, workloads, profiles and external runs; bodies of SageMaker's training,
     /// tuning, processing and transform jobs, models and endpoint configurations; arguments of the SDK's
     /// estimators and of its ModelTrainer; pipeline definitions, state machines and CloudFormation
     /// templates; a model's config.json; a DeepSpeed configuration.
@@ -59,9 +59,7 @@ pub(super) fn shipped_prices(region: &str) -> Vec<Price> {
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
-    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-    let document: Value = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{} is not JSON", path.display()))?;
+    let document = input::document(path)?;
     if pipelines::is_pipeline(&document) {
         bail!(
             "{} is a pipeline: `bakeoff run` has all of it checked before anything starts",
@@ -76,6 +74,12 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
     let mut is_sound = true;
     for file in &options.files {
         let mut value = read(file)?;
+        if options.fix && input::is_yaml(file) {
+            bail!(
+                "{}: --fix writes JSON, and would lose its comments: make the changes that `bakeoff lint` names",
+                file.display()
+            );
+        }
         if options.request {
             let stamp = real_now().format("%Y-%m-%d-%H-%M-%S-%3f").to_string();
             let body = estimator::body(&value, &stamp)

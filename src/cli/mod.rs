@@ -13,6 +13,7 @@ mod doctor;
 mod endpoints;
 mod gate;
 mod init;
+mod input;
 mod keys;
 mod lint;
 mod logs;
@@ -64,7 +65,7 @@ enum Command {
     #[command(flatten)]
     Local(Local),
     #[command(flatten)]
-    Asked(Asked),
+    ServiceCommand(ServiceCommand),
     #[command(flatten)]
     Host(Host),
     #[command(flatten)]
@@ -88,7 +89,7 @@ enum Local {
 
 /// Commands that call a service.
 #[derive(Debug, Subcommand)]
-enum Asked {
+enum ServiceCommand {
     /// Submit experiments or a pipeline over HTTP and follow them.
     Run(run::RunOptions),
     /// List experiments, pipelines, endpoints, models, external runs or CI runs.
@@ -189,7 +190,7 @@ impl Cli {
         }
         match self.command {
             Command::Local(local) => local.run().await,
-            Command::Asked(asked) => asked.run().await,
+            Command::ServiceCommand(asked) => asked.run().await,
             Command::Host(host) => host.run().await,
             Command::About(about) => about.run().map(|()| ExitCode::SUCCESS),
         }
@@ -209,7 +210,7 @@ impl Local {
     }
 }
 
-impl Asked {
+impl ServiceCommand {
     async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Run(options) => return run::run(options).await,

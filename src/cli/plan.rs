@@ -27,7 +27,7 @@ const INSTALLATION: &str = "offline";
 
 Exits with 1 if an experiment would not start.")]
 pub(super) struct PlanOptions {
-    /// Experiments, as JSON, with workload and profiles inline.
+    /// Experiments, as JSON or YAML, with workload and profiles inline.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Print the whole plan as JSON: requests, advice, memory breakdown.

@@ -12,6 +12,7 @@ use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::client::{Client, Target};
+use super::input;
 use super::pipelines;
 use super::report::{self, FinalTables};
 use bakeoff_api::comparison::{Comparison, ComparisonRow};
@@ -29,7 +30,7 @@ const BAR_LENGTH: u64 = 1000;
 
 With --watch or --json, exits with 1 if an experiment or the pipeline did not complete.")]
 pub(super) struct RunOptions {
-    /// Experiments, or one pipeline, as JSON.
+    /// Experiments, or one pipeline, as JSON or YAML.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let follows = options.watch || options.json;
     let mut bodies = Vec::new();
     for file in &options.files {
-        let body = std::fs::read(file).with_context(|| file.display().to_string())?;
+        let body = input::json(file)?;
         bodies.push((file, body));
     }
     let pipelines = bodies.iter().filter(|(_, body)| {

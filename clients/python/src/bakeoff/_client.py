@@ -54,8 +54,9 @@ class Client:
         """Make an experiment from what you have; nothing is started.
 
         Documents are an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what boto3's
-        `describe_training_job` answers, a model's `config.json` or its name, a DeepSpeed configuration. `spec` is the
-        experiment; `questions` has what was proposed and what only you know: answer by pointer.
+        `describe_training_job` answers, a model's `config.json` or its name, a configuration of DeepSpeed,
+        Axolotl, LLaMA-Factory, TRL or accelerate. `spec` is the experiment; `questions` has what was proposed
+        and what only you know: answer by pointer.
         """
         texts = [json.loads(json.dumps(document, default=str)) for document in documents]
         body = {"documents": texts, "answers": answers or {}}

@@ -6,6 +6,7 @@ mod cell;
 mod clock;
 mod columns;
 mod devices;
+mod dmon;
 mod encoding;
 mod epochs;
 pub mod figures;

@@ -16,7 +16,7 @@ pub(super) struct Draft<'a> {
 }
 
 /// What a document says.
-pub(super) struct Found {
+pub(super) struct StatedValue {
     pub(super) value: Value,
     pub(super) from: String,
 }
@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
     pub(super) fn take_or_ask(
         &mut self,
         pointer: &str,
-        found: Option<Found>,
+        found: Option<StatedValue>,
         ask: impl FnOnce() -> Ask<'static>,
     ) {
         match found {

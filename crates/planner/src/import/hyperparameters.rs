@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use bakeoff_domain::spec::Precision;
 use serde_json::Value;
 
+use super::material::Material;
+use super::trainer_config;
 use crate::lint::job::strings;
 
 const MICRO_BATCH: [&str; 6] = [
@@ -21,7 +23,7 @@ const ACCUMULATION: [&str; 3] = [
     "grad_accum",
 ];
 const GLOBAL_BATCH: [&str; 3] = ["global_batch_size", "global_batch", "train_batch_size"];
-const SEQUENCE: [&str; 9] = [
+const SEQUENCE: [&str; 10] = [
     "max_seq_length",
     "max_seq_len",
     "max_length",
@@ -29,6 +31,7 @@ const SEQUENCE: [&str; 9] = [
     "sequence_length",
     "block_size",
     "cutoff_len",
+    "sequence_len",
     "seq_len",
     "model_max_length",
 ];
@@ -43,24 +46,47 @@ const MODEL: [&str; 6] = [
 ];
 const STEPS: [&str; 3] = ["max_steps", "train_iters", "total_steps"];
 
-/// A job's hyperparameters, as its script gets them.
-#[derive(Debug, Default)]
-pub(super) struct Hyperparameters(BTreeMap<String, String>);
+/// A job's hyperparameters, as its script gets them, and what a configuration file sets beside them.
+#[derive(Debug)]
+pub(super) struct Hyperparameters<'a> {
+    told: BTreeMap<String, String>,
+    /// With whose file it is.
+    configured: &'a BTreeMap<String, (String, &'static str)>,
+}
 
-impl Hyperparameters {
-    /// Of a body; the SDK writes each value as JSON.
-    pub(super) fn of(body: &Value) -> Self {
-        let mut entries = strings(body.get("HyperParameters"));
-        for value in entries.values_mut() {
+impl<'a> Hyperparameters<'a> {
+    /// The SDK writes each value as JSON.
+    pub(super) fn of(material: &'a Material) -> Self {
+        let mut told = strings(material.body.get("HyperParameters"));
+        for value in told.values_mut() {
             if let Ok(Value::String(text)) = serde_json::from_str(value) {
                 *value = text;
             }
         }
-        Self(entries)
+        Self {
+            told,
+            configured: &material.settings,
+        }
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        let told = self.told.get(name);
+        let configured = || self.configured.get(name).map(|(value, _)| value);
+        told.or_else(configured).map(String::as_str)
+    }
+
+    /// Whose configuration file says that Hugging Face's Trainer trains.
+    pub(super) fn trainer(&self) -> Option<&'static str> {
+        let mut files = self.configured.values().map(|(_, from)| *from);
+        files.find(|from| trainer_config::trains(from))
+    }
+
+    /// Where one stands, for people.
+    pub(super) fn place(&self, name: &str) -> String {
+        match self.configured.get(name) {
+            Some((_, from)) if !self.told.contains_key(name) => format!("{name} in {from}"),
+            _ => format!("HyperParameters.{name}"),
+        }
     }
 
     /// The first of some names that has a count, and that name.
@@ -89,6 +115,11 @@ impl Hyperparameters {
 
     pub(super) fn lora_rank(&self) -> Option<(u64, &'static str)> {
         self.count(&LORA)
+    }
+
+    /// Processes of all machines, one for each accelerator.
+    pub(super) fn processes(&self) -> Option<u64> {
+        self.count(&["num_processes"]).map(|(count, _)| count)
     }
 
     pub(super) fn steps(&self) -> Option<(u64, &'static str)> {
@@ -146,7 +177,7 @@ impl Hyperparameters {
             .chain(&crate::render::request::SHAPE_HYPERPARAMETERS)
             .copied()
             .collect();
-        let own = self.0.iter().filter(|(name, _)| {
+        let own = self.told.iter().filter(|(name, _)| {
             !name.starts_with("sagemaker_") && !set_by_plan.contains(&name.as_str())
         });
         own.map(|(name, value)| (name.clone(), value.clone()))

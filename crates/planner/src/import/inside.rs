@@ -31,7 +31,7 @@ pub(super) fn only(kind: Kind, document: &Value) -> Option<Result<Value, String>
     Some(Ok(variables::split(&job.body).value))
 }
 
-struct Held {
+struct ContainedJob {
     /// Where it stands.
     pointer: String,
     /// As CreateTrainingJob takes it.
@@ -39,7 +39,7 @@ struct Held {
 }
 
 /// What each trial of a tuning job is, with the hyperparameters that all have.
-fn tuned(document: &Value, at: &str, found: &mut Vec<Held>) {
+fn tuned(document: &Value, at: &str, found: &mut Vec<ContainedJob>) {
     let config = document.get("HyperParameterTuningJobConfig");
     let one = document.get("TrainingJobDefinition");
     let several = document.get("TrainingJobDefinitions");
@@ -51,7 +51,7 @@ fn tuned(document: &Value, at: &str, found: &mut Vec<Held>) {
         body.extend(fixed.map(|fixed| ("HyperParameters".to_owned(), fixed)));
         let searched = config.map(|config| ("HyperParameterTuningJobConfig", config.clone()));
         body.extend(searched.map(|(name, config)| (name.to_owned(), config)));
-        found.push(Held {
+        found.push(ContainedJob {
             pointer: format!("{at} training job definition {place}")
                 .trim()
                 .to_owned(),
@@ -61,7 +61,7 @@ fn tuned(document: &Value, at: &str, found: &mut Vec<Held>) {
 }
 
 /// Looks through a document, and through documents that stand in its strings.
-fn search(value: &Value, path: &mut Vec<String>, found: &mut Vec<Held>) {
+fn search(value: &Value, path: &mut Vec<String>, found: &mut Vec<ContainedJob>) {
     if path.len() > DEPTH_MAX || found.len() >= FOUND_MAX {
         return;
     }
@@ -93,7 +93,7 @@ fn within(
     inner: &Value,
     name: impl FnOnce() -> String,
     path: &mut Vec<String>,
-    found: &mut Vec<Held>,
+    found: &mut Vec<ContainedJob>,
 ) {
     if matches!(inner, Value::Object(_) | Value::Array(_) | Value::String(_)) {
         path.push(name().chars().take(SHOWN_MAX).collect());
@@ -102,13 +102,13 @@ fn within(
     }
 }
 
-fn add(request: &Request<'_>, path: &[String], found: &mut Vec<Held>) {
+fn add(request: &Request<'_>, path: &[String], found: &mut Vec<ContainedJob>) {
     let whole = format!("/{}/{}", path.join("/"), request.member);
     let pointer: String = whole.chars().take(SHOWN_MAX).collect();
     if request.is_tuning {
         return tuned(request.body, &pointer, found);
     }
-    found.push(Held {
+    found.push(ContainedJob {
         pointer,
         body: request.body.clone(),
     });

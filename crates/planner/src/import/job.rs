@@ -6,7 +6,7 @@ use bakeoff_domain::measure::metric;
 use bakeoff_domain::spec::metric_definitions;
 use serde_json::{Map, Value, json};
 
-use super::draft::{Ask, Draft, Found};
+use super::draft::{Ask, Draft, StatedValue};
 use super::hyperparameters::Hyperparameters;
 use super::material::{COMPILER, Material};
 use crate::lint::job::registry_region;
@@ -106,7 +106,7 @@ const NAME_MAX: usize = 40;
 /// Takes what the job says.
 pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
     let body = &material.body;
-    let told = Hyperparameters::of(body);
+    let told = Hyperparameters::of(material);
     let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
     names(material, &told, draft);
     let image = text("/AlgorithmSpecification/TrainingImage");
@@ -135,12 +135,15 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
         draft.take("/workload/hyperparameters", json!(own), "HyperParameters");
     }
     left_out(body, draft);
+    for (member, why) in &material.left_out {
+        draft.leave_out(member, why);
+    }
 }
 
 /// Its image, its role and where its models go.
 fn places(body: &Value, draft: &mut Draft<'_>) {
     let found = |pointer: &str| {
-        Some(Found {
+        Some(StatedValue {
             value: body.pointer(pointer)?.clone(),
             from: dotted(pointer),
         })
@@ -181,7 +184,7 @@ pub(super) fn dotted(pointer: &str) -> String {
     pointer.trim_start_matches('/').replace('/', ".")
 }
 
-fn names(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
+fn names(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let job = material.body.get("TrainingJobName").and_then(Value::as_str);
     // The SDK ends the names of jobs in a time.
     let base = job.map(|name| {
@@ -262,7 +265,11 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
         }
         taken.push(json!({"name": name, "s3_uri": uri}));
     }
-    draft.take("/workload/channels", Value::Array(taken), "InputDataConfig");
+    if taken.is_empty() {
+        draft.spec["workload"]["channels"] = json!([]);
+    } else {
+        draft.take("/workload/channels", Value::Array(taken), "InputDataConfig");
+    }
     let mode = body
         .pointer("/AlgorithmSpecification/TrainingInputMode")
         .and_then(Value::as_str);
@@ -274,7 +281,7 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
     }
 }
 
-fn script(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
+fn script(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let algorithm = material.body.get("AlgorithmSpecification");
     let member = |name: &str| algorithm.and_then(|algorithm| algorithm.get(name)).cloned();
     if let Some(entry) = member("ContainerEntrypoint") {
@@ -339,13 +346,13 @@ fn versions(image: Option<&str>, draft: &mut Draft<'_>) {
 const NO_SHAPE: &str = "nothing tells its shape: send its config.json or its name as another document; \
                         {\"total_parameters\": …} for a model that is no decoder";
 
-fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
+fn model(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let by_name = || {
         let (name, member) = told.model()?;
         let known = known_models::find(name)?;
         Some((
             known.config.clone(),
-            format!("HyperParameters.{member}: {name}"),
+            format!("{}: {name}", told.place(member)),
         ))
     };
     let shape = material.model.clone().or_else(by_name);
@@ -372,17 +379,13 @@ fn model(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
     }
     sequence_length(longest, told, draft);
     if let Some((rank, member)) = told.lora_rank() {
-        draft.take(
-            "/workload/model/lora_rank",
-            rank,
-            format!("HyperParameters.{member}"),
-        );
+        draft.take("/workload/model/lora_rank", rank, told.place(member));
     }
     precision(material, told, draft);
 }
 
 /// `longest`: what the model can take.
-fn sequence_length(longest: Option<u32>, told: &Hyperparameters, draft: &mut Draft<'_>) {
+fn sequence_length(longest: Option<u32>, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let is_decoder = draft.get("/workload/model/layers").is_some()
         || draft
             .get("/workload/model")
@@ -391,7 +394,7 @@ fn sequence_length(longest: Option<u32>, told: &Hyperparameters, draft: &mut Dra
         draft.take(
             "/workload/model/sequence_length",
             length,
-            format!("HyperParameters.{member}"),
+            told.place(member),
         );
     } else if is_decoder {
         let proposal = longest.unwrap_or(2048).min(2048);
@@ -406,10 +409,10 @@ fn sequence_length(longest: Option<u32>, told: &Hyperparameters, draft: &mut Dra
     }
 }
 
-fn precision(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>) {
-    let precision = told.precision().map(|(precision, member)| Found {
+fn precision(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
+    let precision = told.precision().map(|(precision, member)| StatedValue {
         value: json!(precision),
-        from: format!("HyperParameters.{member}"),
+        from: told.place(member),
     });
     let of_deepspeed = || {
         let entries = material.deepspeed.as_ref()?;
@@ -423,7 +426,7 @@ fn precision(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>)
         let (name, _) = is_on("bf16")
             .map(|on| ("bf16", on))
             .or_else(|| Some(("fp16", is_on("fp16")?)))?;
-        Some(Found {
+        Some(StatedValue {
             value: name.into(),
             from: "DeepSpeed's configuration".to_owned(),
         })
@@ -439,7 +442,7 @@ fn precision(material: &Material, told: &Hyperparameters, draft: &mut Draft<'_>)
     );
 }
 
-fn metrics(body: &Value, told: &Hyperparameters, draft: &mut Draft<'_>) {
+fn metrics(body: &Value, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let image = draft
         .get("/workload/image")
         .and_then(Value::as_str)
@@ -481,6 +484,11 @@ fn metrics(body: &Value, told: &Hyperparameters, draft: &mut Draft<'_>) {
             set.id.as_str(),
             format!("what {} prints", set.label),
         );
+        return;
+    }
+    if let Some(from) = told.trainer() {
+        let from = format!("{from}: Hugging Face's Trainer prints them");
+        draft.take("/workload/metrics", "hf-trainer", from);
         return;
     }
     draft.ask(

@@ -1,9 +1,13 @@
-//! The documents that an experiment is made from, sorted by what they say: a job, a model, how DeepSpeed splits it.
+//! The documents that an experiment is made from, sorted by what they say: a job, a model, how it is split, what a trainer
+//! is configured with.
+
+use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog::known_models;
 use serde_json::{Map, Value};
 
 use super::inside;
+use super::trainer_config::TrainerConfig;
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
 
@@ -26,6 +30,10 @@ pub(super) struct Material {
     /// A model's `config.json`, and what said it.
     pub(super) model: Option<(Value, String)>,
     pub(super) deepspeed: Option<Map<String, Value>>,
+    /// What a trainer's configuration file sets, under the names that scripts are told, and whose file it is.
+    pub(super) settings: BTreeMap<String, (String, &'static str)>,
+    /// What such files say that an experiment has no place for, and why.
+    pub(super) left_out: Vec<(&'static str, &'static str)>,
     /// An experiment that is one already.
     pub(super) experiment: Option<Value>,
 }
@@ -72,6 +80,10 @@ impl Material {
         if let Value::String(name) = document {
             let model = known_models::find(name).ok_or_else(|| unknown_model(name))?;
             self.model = Some((model.config.clone(), format!("the model {name}")));
+            return Ok(());
+        }
+        if let Some(config) = TrainerConfig::of(document) {
+            self.take_config(config);
             return Ok(());
         }
         let kind = kind_of(document).ok_or_else(|| {
@@ -138,6 +150,18 @@ impl Material {
         Ok(())
     }
 
+    /// Several may be sent: the trainer's own goes before accelerate's if it is sent first.
+    fn take_config(&mut self, config: TrainerConfig) {
+        let from = config.from;
+        for (name, value) in config.settings {
+            self.settings.entry(name).or_insert((value, from));
+        }
+        if self.deepspeed.is_none() {
+            self.deepspeed = config.split;
+        }
+        self.left_out.extend(config.left_out);
+    }
+
     fn take_job(&mut self, body: Value) -> Result<(), Refused> {
         self.is_first_job()?;
         self.body = body;
@@ -159,7 +183,8 @@ impl Material {
 type Refused = (String, String);
 
 const SEND: &str = "send an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, a description of a job, \
-                    a config.json, the name of a model, or a DeepSpeed configuration";
+                    a config.json, the name of a model, a DeepSpeed configuration, or the configuration file of a trainer \
+                    (Axolotl, LLaMA-Factory, TrainingArguments, accelerate)";
 
 fn unknown_model(name: &str) -> Refused {
     (

@@ -1,6 +1,6 @@
 //! An experiment from what people already have: arguments of an estimator or a ModelTrainer, the body of a job or its
-//! description, a model's `config.json` or name, a DeepSpeed configuration. What they say is taken, what they do not say
-//! is proposed and asked, and what an experiment has no place for is named.
+//! description, a model's `config.json` or name, a DeepSpeed configuration, a trainer's configuration file. What they say is
+//! taken, what they do not say is proposed and asked, and what an experiment has no place for is named.
 
 mod draft;
 mod hyperparameters;
@@ -8,6 +8,7 @@ mod inside;
 mod job;
 mod material;
 mod proposals;
+mod trainer_config;
 
 use std::collections::BTreeMap;
 

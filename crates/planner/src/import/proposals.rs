@@ -12,7 +12,7 @@ use bakeoff_domain::spec::{Precision, ProfileSpec};
 use serde_json::{Value, json};
 
 use super::Known;
-use super::draft::{Ask, Draft, Found};
+use super::draft::{Ask, Draft, StatedValue};
 use super::hyperparameters::Hyperparameters;
 use super::material::Material;
 use crate::lint::job::{self, Job};
@@ -33,11 +33,13 @@ const RUNTIME_FACTOR: f64 = 3.0;
 const RUNTIME_LEAST: f64 = 3600.0;
 /// What a trial's job may be billed beyond its maximum run time: download, and the end after a stop.
 const BEYOND_HOURS: f64 = 0.5;
+/// Of the machines that most models are trained on.
+const ACCELERATORS_USUAL: u64 = 8;
 /// Volumes, and reading metrics.
 const BUDGET_FACTOR: f64 = 1.02;
 
 /// A type, and how it would train.
-struct Choice {
+struct ProposedCandidate {
     cluster: Cluster<'static>,
     profile: ProfileSpec,
     /// Predicted.
@@ -48,7 +50,7 @@ struct Choice {
     why: String,
 }
 
-impl Choice {
+impl ProposedCandidate {
     fn usd_per_million_tokens(&self) -> f64 {
         match (self.usd_per_hour, self.tokens_per_second) {
             (Some(usd), Some(speed)) if speed > 0.0 => usd / 3600.0 / speed * 1e6,
@@ -79,7 +81,7 @@ impl Market<'_> {
 
 /// Proposes what is left.
 pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'_>) {
-    let told = Hyperparameters::of(&material.body);
+    let told = Hyperparameters::of(material);
     let job = job::of_body(&material.body);
     let region = draft
         .get("/region")
@@ -93,13 +95,13 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
     let shape = described(draft);
     let own = own_type(&job);
     let batch = global_batch(&told, own, draft);
-    let mut choices: Vec<Choice> = own
+    let mut choices: Vec<ProposedCandidate> = own
         .into_iter()
         .map(|own| {
             own_choice(
                 material,
                 &told,
-                Own {
+                OwnCluster {
                     cluster: own,
                     batch,
                 },
@@ -167,25 +169,45 @@ fn own_type(job: &Job) -> Option<Cluster<'static>> {
     Some(Cluster { instance, count })
 }
 
-fn global_batch(told: &Hyperparameters, own: Option<Cluster<'_>>, draft: &mut Draft<'_>) -> u64 {
+fn global_batch(
+    told: &Hyperparameters<'_>,
+    own: Option<Cluster<'_>>,
+    draft: &mut Draft<'_>,
+) -> u64 {
     let gpus = own.map(|own| u64::from(own.accelerators()));
+    let gpus = gpus.or_else(|| told.processes());
     let by_parts = || {
         let ((micro, name), gpus) = (told.micro_batch()?, gpus?);
         let steps = told.accumulation().map_or(1, |(steps, _)| steps);
         let batch = micro.saturating_mul(steps).saturating_mul(gpus);
-        Some(Found {
+        Some(StatedValue {
             value: batch.into(),
-            from: format!("HyperParameters.{name}: {micro} × {steps} steps × {gpus} accelerators"),
+            from: format!(
+                "{}: {micro} × {steps} steps × {gpus} accelerators",
+                told.place(name)
+            ),
         })
     };
-    let whole = told.global_batch().map(|(batch, name)| Found {
+    let whole = told.global_batch().map(|(batch, name)| StatedValue {
         value: batch.into(),
-        from: format!("HyperParameters.{name}"),
+        from: told.place(name),
     });
-    draft.take_or_ask("/workload/global_batch", whole.or_else(by_parts), || Ask {
-        question: "How many sequences does an optimiser step train, over all accelerators?",
-        proposal: Some(BATCH_PROPOSED.into()),
-        why: "nothing says it, and only candidates of one batch learn the same".to_owned(),
+    draft.take_or_ask("/workload/global_batch", whole.or_else(by_parts), || {
+        let steps = told.accumulation().map_or(1, |(steps, _)| steps);
+        let each = told.micro_batch().map(|(micro, _)| micro.saturating_mul(steps));
+        let (proposal, why) = each.map_or_else(
+            || (BATCH_PROPOSED, "nothing says it".to_owned()),
+            |each| {
+                let of_machine = each.saturating_mul(ACCELERATORS_USUAL);
+                let why = format!("{each} on each accelerator, and nothing says on how many: of {ACCELERATORS_USUAL}");
+                (of_machine, why)
+            },
+        );
+        Ask {
+            question: "How many sequences does an optimiser step train, over all accelerators?",
+            proposal: Some(proposal.into()),
+            why: format!("{why}; only candidates of one batch learn the same"),
+        }
     });
     let batch = draft.get("/workload/global_batch").and_then(Value::as_u64);
     batch.unwrap_or(BATCH_PROPOSED).max(1)
@@ -193,13 +215,17 @@ fn global_batch(told: &Hyperparameters, own: Option<Cluster<'_>>, draft: &mut Dr
 
 /// The job's own type, and the batch that it trains.
 #[derive(Clone, Copy)]
-struct Own {
+struct OwnCluster {
     cluster: Cluster<'static>,
     batch: u64,
 }
 
 /// The job as it is.
-fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
+fn own_choice(
+    material: &Material,
+    told: &Hyperparameters<'_>,
+    own: OwnCluster,
+) -> ProposedCandidate {
     let accelerators = own.cluster.accelerators();
     let mut profile = ProfileSpec::of_batch(own.batch, accelerators);
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -220,7 +246,7 @@ fn own_choice(material: &Material, told: &Hyperparameters, own: Own) -> Choice {
         .volume_gb
         .and_then(|size| u32::try_from(size.value).ok())
         .filter(|_| own.cluster.instance.nvme_gb == 0);
-    Choice {
+    ProposedCandidate {
         cluster: own.cluster,
         profile,
         tokens_per_second: None,
@@ -243,7 +269,7 @@ fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
 
 /// A job that runs although its model would not fit as its arguments say is split by its script: the first ZeRO stage
 /// that fits stands for that, or else the adviser's way.
-fn split_if_needed(question: Question<'_>, choice: &mut Choice) {
+fn split_if_needed(question: Question<'_>, choice: &mut ProposedCandidate) {
     let verdict = |profile: &ProfileSpec| {
         let setup = Setup {
             model: question.model,
@@ -284,7 +310,7 @@ fn others<'a>(
     ask: impl Fn(Cluster<'static>) -> Question<'a>,
     own: Option<Cluster<'static>>,
     market: Market<'_>,
-) -> Vec<Choice> {
+) -> Vec<ProposedCandidate> {
     let most = own.map_or(1, |own| own.count);
     let own_price = own.and_then(|own| market.usd_per_hour(own));
     let dearest = own_price.map_or(f64::INFINITY, |own| own * DEARER_MAX);
@@ -299,7 +325,7 @@ fn others<'a>(
         let cluster = Cluster { instance, count };
         let usd_per_hour = market.usd_per_hour(cluster).filter(|usd| *usd <= dearest)?;
         let advice = advise(ask(cluster)).ok()?;
-        Some(Choice {
+        Some(ProposedCandidate {
             cluster,
             profile: advice.profile,
             tokens_per_second: advice.tokens_per_second,
@@ -309,7 +335,7 @@ fn others<'a>(
         })
     };
     let counts = BTreeSet::from([1, most]);
-    let mut found: Vec<Choice> = catalog::all()
+    let mut found: Vec<ProposedCandidate> = catalog::all()
         .iter()
         .filter(|instance| !is_own(instance) && is_here(instance))
         .flat_map(|instance| {
@@ -329,7 +355,12 @@ fn others<'a>(
     found
 }
 
-fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Draft<'_>) {
+fn candidates(
+    choices: &[ProposedCandidate],
+    job: &Job,
+    material: &Material,
+    draft: &mut Draft<'_>,
+) {
     let environment = material.body.get("Environment").cloned();
     let options = if job.is_spot {
         json!(["spot"])
@@ -391,7 +422,7 @@ fn candidates(choices: &[Choice], job: &Job, material: &Material, draft: &mut Dr
 }
 
 /// `g5-12xlarge`, `2x-p4d-24xlarge`.
-fn name(choice: &Choice) -> String {
+fn name(choice: &ProposedCandidate) -> String {
     let plain = choice
         .cluster
         .instance
@@ -412,11 +443,16 @@ struct Sizes {
     length: u32,
 }
 
-fn lengths(choices: &[Choice], told: &Hyperparameters, sizes: Sizes, draft: &mut Draft<'_>) {
+fn lengths(
+    choices: &[ProposedCandidate],
+    told: &Hyperparameters<'_>,
+    sizes: Sizes,
+    draft: &mut Draft<'_>,
+) {
     let of_step = sizes.batch.saturating_mul(u64::from(sizes.length)).max(1);
-    let by_steps = told.steps().map(|(steps, member)| Found {
+    let by_steps = told.steps().map(|(steps, member)| StatedValue {
         value: steps.saturating_mul(of_step).into(),
-        from: format!("HyperParameters.{member}: {steps} steps of {of_step} tokens"),
+        from: format!("{}: {steps} steps of {of_step} tokens", told.place(member)),
     });
     draft.take_or_ask("/workload/total_tokens", by_steps, || Ask {
         question: "How many tokens does the full training run train on?",
@@ -427,7 +463,7 @@ fn lengths(choices: &[Choice], told: &Hyperparameters, sizes: Sizes, draft: &mut
 }
 
 /// `of_step`: tokens of an optimiser step.
-fn trial_tokens(choices: &[Choice], of_step: u64, draft: &mut Draft<'_>) {
+fn trial_tokens(choices: &[ProposedCandidate], of_step: u64, draft: &mut Draft<'_>) {
     let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
     let speeds = || choices.iter().filter_map(|choice| choice.tokens_per_second);
     let (slowest, fastest) = (speeds().reduce(f64::min), speeds().reduce(f64::max));
@@ -467,7 +503,7 @@ fn steps_of(steps: f64) -> u64 {
     steps as u64
 }
 
-fn money(choices: &[Choice], draft: &mut Draft<'_>) {
+fn money(choices: &[ProposedCandidate], draft: &mut Draft<'_>) {
     // Both follow from the candidates.
     if choices.is_empty() && draft.answer("/candidates").is_none() {
         return;

@@ -332,3 +332,92 @@ fn many_jobs_below_a_long_name_stay_small() {
     let errors = imported(&[many], &[]).unwrap_err();
     assert!(errors.iter().all(|error| error.why.len() < 10_000));
 }
+
+/// As `axolotl train` takes it, with a job's image beside it.
+#[test]
+fn an_axolotl_configuration_tells_model_batch_length_and_adapter() {
+    let config = json!({
+        "base_model": "Qwen/Qwen2.5-7B", "load_in_4bit": true, "adapter": "qlora", "lora_r": 32, "lora_alpha": 16,
+        "sequence_len": 4096, "sample_packing": true, "gradient_accumulation_steps": 4, "micro_batch_size": 2,
+        "num_epochs": 4, "optimizer": "paged_adamw_32bit", "learning_rate": 0.0002, "bf16": "auto", "fp16": null,
+        "gradient_checkpointing": true, "datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}], "deepspeed": "zero2.json"
+    });
+    let import = imported(std::slice::from_ref(&config), &[]).unwrap();
+    let model = &import.spec["workload"]["model"];
+    assert_eq!(
+        (
+            &model["layers"],
+            &model["lora_rank"],
+            &model["sequence_length"]
+        ),
+        (&json!(28), &json!(32), &json!(4096))
+    );
+    assert_eq!(import.spec["workload"]["precision"], "bf16");
+    assert_eq!(import.spec["workload"]["metrics"], "hf-trainer");
+    // The script gets its file, not these.
+    assert_eq!(import.spec["workload"].get("hyperparameters"), None);
+    let batch = asked(&import, "/workload/global_batch").unwrap();
+    assert_eq!(batch.proposal, Some(json!(64)));
+    let said = |pointer: &str| {
+        let mut read = import.read.iter();
+        let found = read.find(|one| one.pointer == pointer);
+        found.unwrap_or_else(|| panic!("{pointer}")).from.clone()
+    };
+    let rank = said("/workload/model/lora_rank");
+    assert_eq!(rank, "lora_r in Axolotl's configuration");
+    let members: Vec<&str> = import
+        .left_out
+        .iter()
+        .map(|one| one.member.as_str())
+        .collect();
+    assert_eq!(
+        members,
+        ["quantised weights", "deepspeed", "the configuration file"]
+    );
+    // An adapter's figures mean nothing where none is trained.
+    let mut full = config;
+    full["adapter"] = Value::Null;
+    let import = imported(&[full], &[]).unwrap();
+    assert_eq!(import.spec["workload"]["model"].get("lora_rank"), None);
+}
+
+#[test]
+fn configurations_of_llama_factory_and_accelerate_are_read_together() {
+    let config = json!({
+        "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": true, "finetuning_type": "lora",
+        "lora_target": "all", "cutoff_len": 2048, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8,
+        "learning_rate": 0.0001, "num_train_epochs": 3.0, "bf16": true
+    });
+    let accelerate = json!({
+        "compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "mixed_precision": "fp16", "num_machines": 1,
+        "num_processes": 16, "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_offload_params": true}
+    });
+    let mut job = estimator();
+    job["hyperparameters"] = json!({});
+    let import = imported(&[job, config.clone(), accelerate.clone()], &[]).unwrap();
+    let workload = &import.spec["workload"];
+    assert_eq!(workload["model"]["lora_rank"], 8, "LLaMA-Factory's default");
+    assert_eq!(
+        workload["precision"], "bf16",
+        "the trainer's own goes first"
+    );
+    assert_eq!(
+        workload["global_batch"], 64,
+        "of the job's eight accelerators"
+    );
+    let own = import.spec["candidates"].as_array().unwrap().iter();
+    let own = own
+        .into_iter()
+        .find(|one| one["instance_type"] == "ml.p4d.24xlarge");
+    assert_eq!(own.unwrap()["profile"]["zero_stage"], 3);
+    let alone = imported(&[config, accelerate], &[]).unwrap();
+    assert_eq!(
+        alone.spec["workload"]["global_batch"], 128,
+        "of 16 processes"
+    );
+    let full = json!({
+        "model_name_or_path": "Qwen/Qwen2.5-7B", "finetuning_type": "full", "lora_rank": 8, "cutoff_len": 2048
+    });
+    let import = imported(&[full], &[]).unwrap();
+    assert_eq!(import.spec["workload"]["model"].get("lora_rank"), None);
+}

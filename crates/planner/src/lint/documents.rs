@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::api::Call;
 use super::bodies::{self, Body};
 use super::places::moved;
+use super::variables;
 use crate::rules::found;
 
 /// Deeper than anybody nests states.
@@ -156,8 +157,8 @@ pub(super) fn template(template: &Value, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks a document that is JSON in a string. What is said of it points at the string, and mends nothing
-/// in it. A string that is put together, or kept elsewhere, is not read.
+/// Checks a document that is JSON in a string, also in one with substitutions (`Fn::Sub`). What is said of it points at
+/// the string, and mends nothing in it. A string that is put together, or kept elsewhere, is not read.
 fn written(
     holder: &Value,
     member: &str,
@@ -165,7 +166,11 @@ fn written(
     check: impl Fn(&Value, &mut Vec<Finding>),
     findings: &mut Vec<Finding>,
 ) {
-    let text = holder.get(member).and_then(Value::as_str);
+    let text = holder.get(member).and_then(|text| {
+        text.as_str()
+            .or_else(|| text.get("Fn::Sub")?.as_str())
+            .or_else(|| text.pointer("/Fn::Sub/0")?.as_str())
+    });
     let Some(document) = text.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
         return unread(
             &format!("{member}, which is not JSON in a string,"),
@@ -173,8 +178,10 @@ fn written(
             findings,
         );
     };
+    let plain = variables::split(&document);
     let mut own = Vec::new();
-    check(&document, &mut own);
+    check(&plain.value, &mut own);
+    plain.leave_out(&mut own);
     for mut finding in own {
         finding.message = format!("{}: {}", finding.pointer, finding.message);
         finding.pointer = format!("{at}/{member}");
@@ -265,11 +272,16 @@ mod tests {
     fn a_template_may_write_numbers_as_text_and_hold_other_documents() {
         let definition = json!({"Version": "2020-12-01", "Steps": [
             {"Name": "t", "Type": "Training", "Arguments": {"HyperParameters": {"epochs": 3}}}]});
+        let machine = json!({"StartAt": "t", "States": {"t": {"Type": "Task", "End": true,
+            "Resource": "arn:aws:states:::sagemaker:createTrainingJob.sync",
+            "Parameters": {"RoleArn": "${Role.Arn}", "HyperParameters": {"epochs": 3}}}}});
         let template = json!({"Resources": {
             "Config": {"Type": "AWS::SageMaker::EndpointConfig", "Properties": {"ProductionVariants": [
                 {"VariantName": "a", "ModelName": {"Ref": "Model"}, "InitialInstanceCount": "1", "InstanceType": "ml.g5.xlarge"}]}},
             "Flow": {"Type": "AWS::SageMaker::Pipeline", "Properties": {"PipelineDefinition": {"PipelineDefinitionBody": definition.to_string()}}},
-            "Machine": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": {"Fn::Sub": "{}"}}},
+            "Machine": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": {"Fn::Join": ["", []]}}},
+            "Sub": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": {"Fn::Sub": machine.to_string()}}},
+            "Map": {"Type": "AWS::StepFunctions::StateMachine", "Properties": {"DefinitionString": {"Fn::Sub": [machine.to_string(), {}]}}},
             "Bucket": {"Type": "AWS::S3::Bucket"}}});
         let found = told_by(super::template, &template);
         let errors: Vec<_> = found
@@ -285,6 +297,12 @@ mod tests {
             "part-not-checked",
             "/Resources/Machine/Properties"
         ));
+        for name in ["Sub", "Map"] {
+            let body = format!("/Resources/{name}/Properties/DefinitionString");
+            assert!(has(&found, "hyperparameter-limits", &body), "{found:?}");
+            let mut own = found.iter().filter(|one| one.1.starts_with(&body));
+            assert!(own.all(|one| !one.0.contains("role")), "{found:?}");
+        }
         let body = "/Resources/Flow/Properties/PipelineDefinition/PipelineDefinitionBody";
         assert!(has(&found, "hyperparameter-limits", body), "{found:?}");
     }

@@ -130,10 +130,10 @@ fn versions(
 ) {
     let framework = image.value.framework;
     let version = &image.value.version;
-    let made_for = match made_for(library.value, framework, is_trainium) {
-        Made::For(versions) => versions,
-        Made::ForAll => return,
-        Made::ForAnother => {
+    let support = match support(library.value, framework, is_trainium) {
+        Support::For(versions) => versions,
+        Support::ForAll => return,
+        Support::ForAnother => {
             findings.push(found("library-framework", &library.pointer).says(format!(
                 "{} does not support this image's framework ({framework:?})",
                 called(library.value)
@@ -141,7 +141,7 @@ fn versions(
             return;
         }
     };
-    if !made_for.contains(&version.as_slice()) {
+    if !support.contains(&version.as_slice()) {
         findings.push(found("library-version", &image.pointer).says(format!(
             "{} does not support {framework:?} {}",
             called(library.value),
@@ -151,13 +151,13 @@ fn versions(
 }
 
 /// The framework versions that a library is built for.
-enum Made {
+enum Support {
     For(RangeInclusive<&'static [u32]>),
     ForAll,
     ForAnother,
 }
 
-fn made_for(library: ParallelLibrary, framework: Framework, is_trainium: bool) -> Made {
+fn support(library: ParallelLibrary, framework: Framework, is_trainium: bool) -> Support {
     let (least, most): (&[u32], &[u32]) = match (library, framework) {
         (ParallelLibrary::Smddp, Framework::Pytorch) => (&[1, 6], &[2, 2, u32::MAX]),
         (ParallelLibrary::Smddp, Framework::Tensorflow) => (&[2, 3], &[2, 11, u32::MAX]),
@@ -173,10 +173,10 @@ fn made_for(library: ParallelLibrary, framework: Framework, is_trainium: bool) -
         (ParallelLibrary::SmpV2, Framework::Pytorch) => (&[2, 0], &[u32::MAX]),
         (ParallelLibrary::MultiWorkerMirrored, Framework::Tensorflow) => (&[2, 9], &[u32::MAX]),
         (ParallelLibrary::ParameterServer, Framework::Tensorflow)
-        | (ParallelLibrary::Horovod | ParallelLibrary::None, _) => return Made::ForAll,
-        _ => return Made::ForAnother,
+        | (ParallelLibrary::Horovod | ParallelLibrary::None, _) => return Support::ForAll,
+        _ => return Support::ForAnother,
     };
-    Made::For(least..=most)
+    Support::For(least..=most)
 }
 
 fn together(job: &Job, findings: &mut Vec<Finding>) {

@@ -1,9 +1,17 @@
 //! Values that are not known before a document runs: parameters of a pipeline (`{"Get": …}`), paths of
-//! a state machine (`"TrainingJobName.$"`, `"{% … %}"`), references of CloudFormation (`{"Ref": …}`).
+//! a state machine (`"TrainingJobName.$"`, `"{% … %}"`), references of CloudFormation (`{"Ref": …}`, `"${Role.Arn}"`).
 //! They are no mistakes, so nothing is said of them, nor of what depends on them.
 
+use std::sync::LazyLock;
+
+use bakeoff_domain::embedded;
 use bakeoff_domain::finding::{Finding, escaped};
+use regex::Regex;
 use serde_json::{Map, Value};
+
+/// A name in a string of `Fn::Sub`; `${!Literal}` is none.
+static SUBSTITUTION: LazyLock<Regex> =
+    LazyLock::new(|| embedded::pattern_within(r"\$\{[A-Za-z][A-Za-z0-9.:]*\}"));
 
 /// A document without its variables.
 #[derive(Debug, Clone)]
@@ -42,7 +50,9 @@ fn is_of_pipeline(name: &str) -> bool {
 fn is_variable(value: &Value) -> bool {
     match value {
         Value::Object(entries) => is_function(entries),
-        Value::String(text) => text.starts_with("{%") && text.ends_with("%}"),
+        Value::String(text) => {
+            text.starts_with("{%") && text.ends_with("%}") || SUBSTITUTION.is_match(text)
+        }
         Value::Array(items) => items.iter().any(is_variable),
         _ => false,
     }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::LineError;
 use super::cell::{Cell, Record};
+use super::dmon;
 use super::formats;
 use super::json::{self, one_error};
 use super::log;
@@ -12,9 +13,6 @@ use super::report::Report;
 
 /// Lines of a table that are looked at to find its delimiter.
 const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
-
-const DMON: &str = "it is nvidia-smi dmon's table: record the GPUs with nvidia-smi --query-gpu=timestamp,index,\
-                    utilization.gpu,memory.used,power.draw --format=csv -l 10";
 
 /// The records of a body.
 pub(super) fn rows<'a>(
@@ -57,20 +55,15 @@ fn text<'a>(body: &'a [u8], report: &mut Report) -> Result<Rows<'a>, Vec<LineErr
     if let Some(rows) = log::rows(&whole, report) {
         return Ok(rows);
     }
+    if let Some(rows) = dmon::rows(&whole, report) {
+        return rows;
+    }
     let first = body.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if let Some(delimiter) = delimiter(first) {
         return table(body, delimiter, report);
     }
     if let Some(rows) = of_three_numbers(&whole, report).or_else(|| log::objects(&whole, report)) {
         return Ok(rows);
-    }
-    if whole.starts_with('#')
-        && whole
-            .lines()
-            .next()
-            .is_some_and(|line| line.contains(" gpu "))
-    {
-        return Err(one_error(1, DMON));
     }
     let known: Vec<&str> = formats::logs().collect();
     Err(one_error(

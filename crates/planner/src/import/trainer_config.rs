@@ -1,0 +1,200 @@
+//! Configuration files of trainers: Axolotl's, LLaMA-Factory's, those of scripts that take Hugging Face's
+//! TrainingArguments (TRL, alignment-handbook), and accelerate's. What they set is read as if the script were told it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// What a configuration file sets.
+#[derive(Debug, Default)]
+pub(super) struct TrainerConfig {
+    /// Whose it is: `Axolotl's configuration`.
+    pub(super) from: &'static str,
+    /// Under the names that scripts are told.
+    pub(super) settings: BTreeMap<String, String>,
+    /// How the model is split, as DeepSpeed's configuration would say it.
+    pub(super) split: Option<Map<String, Value>>,
+    /// What no experiment has a place for, and why.
+    pub(super) left_out: Vec<(&'static str, &'static str)>,
+}
+
+const AXOLOTL: &str = "Axolotl's configuration";
+const LLAMA_FACTORY: &str = "LLaMA-Factory's configuration";
+const ARGUMENTS: &str = "its TrainingArguments";
+const ACCELERATE: &str = "accelerate's configuration";
+
+/// LLaMA-Factory, FinetuningArguments; TRL, ModelConfig.
+const LLAMA_FACTORY_RANK: &str = "8";
+const TRL_RANK: &str = "16";
+
+/// Whether a file is a trainer's: all of them train with Hugging Face's Trainer.
+pub(super) fn trains(from: &str) -> bool {
+    [AXOLOTL, LLAMA_FACTORY, ARGUMENTS].contains(&from)
+}
+
+impl TrainerConfig {
+    /// Reads a document; `None` if it is no such file.
+    pub(super) fn of(document: &Value) -> Option<Self> {
+        let entries = document.as_object()?;
+        let has = |name: &str| entries.contains_key(name);
+        let trains = has("gradient_accumulation_steps") || has("learning_rate");
+        let from = if has("distributed_type") && (has("num_processes") || has("num_machines")) {
+            ACCELERATE
+        } else if has("base_model") && (has("micro_batch_size") || has("sequence_len")) {
+            AXOLOTL
+        } else if has("finetuning_type") && has("model_name_or_path") {
+            LLAMA_FACTORY
+        } else if has("per_device_train_batch_size") && trains {
+            ARGUMENTS
+        } else {
+            return None;
+        };
+        let mut config = Self {
+            from,
+            settings: scalars(entries),
+            ..Self::default()
+        };
+        match from {
+            ACCELERATE => config.of_accelerate(entries),
+            _ => config.of_trainer(entries),
+        }
+        Some(config)
+    }
+
+    fn of_trainer(&mut self, entries: &Map<String, Value>) {
+        let text = |name: &str| entries.get(name).and_then(Value::as_str);
+        let is_on = |name: &str| entries.get(name) == Some(&Value::Bool(true));
+        let (has_lora, rank) = match self.from {
+            AXOLOTL => (matches!(text("adapter"), Some("lora" | "qlora")), None),
+            LLAMA_FACTORY => (
+                text("finetuning_type") == Some("lora"),
+                Some(LLAMA_FACTORY_RANK),
+            ),
+            _ => (is_on("use_peft"), Some(TRL_RANK)),
+        };
+        // They are often written where no adapter is trained, too.
+        if !has_lora {
+            self.settings
+                .retain(|name, _| !name.starts_with("lora_") && name != "peft_r");
+        } else if let Some(rank) = rank
+            && !self.settings.contains_key("lora_r")
+        {
+            let own = self.settings.entry("lora_rank".to_owned());
+            own.or_insert_with(|| rank.to_owned());
+        }
+        // Axolotl's `auto` is bf16 where the machine can; LLaMA-Factory's `pure_bf16` keeps no copy in fp32 beside it.
+        let is_auto = self.settings.get("bf16").map(String::as_str) == Some("auto");
+        if is_auto || is_on("pure_bf16") {
+            self.settings.insert("bf16".to_owned(), "true".to_owned());
+        }
+        let bits = entries.get("quantization_bit").and_then(Value::as_u64);
+        if is_on("load_in_4bit") || is_on("load_in_8bit") || bits.is_some() {
+            self.left_out.push((
+                "quantised weights",
+                "memory and speed are predicted as for weights of 16 bits",
+            ));
+        }
+        self.split = match entries.get("deepspeed") {
+            Some(Value::Object(inline)) => Some(inline.clone()),
+            Some(Value::String(_)) => {
+                let why =
+                    "the file is not here: send DeepSpeed's configuration as another document";
+                self.left_out.push(("deepspeed", why));
+                None
+            }
+            _ => sharded(entries),
+        };
+        self.left_out.push((
+            "the configuration file",
+            "jobs are not sent it: keep it in the code or the image, and let per_device_train_batch_size and \
+             gradient_accumulation_steps, which each candidate is given, override it",
+        ));
+    }
+
+    fn of_accelerate(&mut self, entries: &Map<String, Value>) {
+        let of = |name: &str| entries.get(name).and_then(Value::as_object);
+        if let Some(deepspeed) = of("deepspeed_config") {
+            let device = |name: &str| {
+                let device = deepspeed.get(name).and_then(Value::as_str);
+                device.filter(|device| *device != "none")
+            };
+            let mut zero = Map::new();
+            zero.extend(
+                deepspeed
+                    .get("zero_stage")
+                    .map(|stage| ("stage".to_owned(), stage.clone())),
+            );
+            for part in ["optimizer", "param"] {
+                if let Some(device) = device(&format!("offload_{part}_device")) {
+                    zero.insert(format!("offload_{part}"), json!({"device": device}));
+                }
+            }
+            self.split = Some(Map::from_iter([(
+                "zero_optimization".to_owned(),
+                zero.into(),
+            )]));
+            let steps = "gradient_accumulation_steps";
+            let told = deepspeed.get(steps).and_then(Value::as_u64);
+            self.settings
+                .extend(told.map(|told| (steps.to_owned(), told.to_string())));
+        } else {
+            self.split = sharded(entries);
+        }
+        let fsdp = of("fsdp_config");
+        let saves = fsdp.and_then(|fsdp| fsdp.get("fsdp_activation_checkpointing"));
+        if saves == Some(&Value::Bool(true)) {
+            let checkpointing = "gradient_checkpointing".to_owned();
+            self.settings.insert(checkpointing, "true".to_owned());
+        }
+    }
+}
+
+/// The members that are one value, as a script is told them.
+fn scalars(entries: &Map<String, Value>) -> BTreeMap<String, String> {
+    let told = entries.iter().filter_map(|(name, value)| {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Bool(_) | Value::Number(_) => value.to_string(),
+            Value::Null | Value::Array(_) | Value::Object(_) => return None,
+        };
+        Some((name.clone(), text))
+    });
+    told.collect()
+}
+
+/// FSDP as the stage of ZeRO that splits the same: all of it, or all but the weights (PyTorch, ShardingStrategy; of the
+/// second version, `reshard_after_forward`).
+fn sharded(entries: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let config = entries.get("fsdp_config").and_then(Value::as_object);
+    let of_config = |names: &[&str]| {
+        let found = names.iter().find_map(|name| config?.get(*name));
+        found.map(|value| match value {
+            Value::String(text) => text.to_ascii_uppercase(),
+            other => other.to_string().to_ascii_uppercase(),
+        })
+    };
+    let words = match entries.get("fsdp") {
+        Some(Value::String(text)) => text.to_ascii_uppercase(),
+        Some(Value::Array(words)) => json!(words).to_string().to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    let strategy = of_config(&["fsdp_sharding_strategy", "sharding_strategy"]);
+    let reshards = of_config(&["fsdp_reshard_after_forward", "reshard_after_forward"]);
+    let told = strategy.or(reshards).unwrap_or(words);
+    let stage = match told.as_str() {
+        "1" | "TRUE" => 3,
+        "2" | "FALSE" => 2,
+        told if told.contains("FULL_SHARD") => 3,
+        told if told.contains("SHARD_GRAD_OP") => 2,
+        _ => return None,
+    };
+    let offloads = of_config(&["fsdp_offload_params", "offload_params"]);
+    let mut zero = Map::from_iter([("stage".to_owned(), stage.into())]);
+    if offloads.as_deref() == Some("TRUE") {
+        zero.insert("offload_optimizer".to_owned(), json!({"device": "cpu"}));
+    }
+    Some(Map::from_iter([(
+        "zero_optimization".to_owned(),
+        zero.into(),
+    )]))
+}
