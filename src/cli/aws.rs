@@ -25,12 +25,11 @@ pub(super) async fn description(region: &str, job_name: &str) -> Result<Value, A
 }
 
 fn ports(region: bakeoff_aws::Region) -> Ports {
+    let sagemaker = Arc::new(region.sagemaker);
     Ports {
-        jobs: Arc::new(region.jobs),
-        processing: Arc::new(region.processing),
-        tuning: Arc::new(region.tuning),
-        transform: Arc::new(region.transform),
-        endpoints: Arc::new(region.endpoints),
+        jobs: sagemaker.clone(),
+        endpoints: sagemaker.clone(),
+        registry: sagemaker,
         metrics: Arc::new(region.metrics),
         quotas: Arc::new(region.quotas),
         objects: Arc::new(region.objects),
@@ -40,7 +39,6 @@ fn ports(region: bakeoff_aws::Region) -> Ports {
         identity: Arc::new(region.identity),
         permissions: Arc::new(region.permissions),
         images: Arc::new(region.images),
-        registry: Arc::new(region.registry),
         schedules: Arc::new(region.schedules),
     }
 }

@@ -16,6 +16,7 @@ use chrono::TimeDelta;
 use clap::Args;
 
 use super::{lint as linter, report};
+use bakeoff_api::plans::PreviewView;
 use bakeoff_process::clock::real_now;
 use bakeoff_service::document;
 
@@ -55,10 +56,12 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
         }
         previews.push(preview);
     }
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&previews)?);
-    }
     let all_would = previews.iter().all(|preview| preview.would_start);
+    if options.json {
+        // As POST /v1/plans answers.
+        let shown: Vec<PreviewView> = previews.into_iter().map(Into::into).collect();
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    }
     Ok(if all_would {
         ExitCode::SUCCESS
     } else {

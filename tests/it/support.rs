@@ -6,7 +6,7 @@ mod ports;
 pub(crate) mod reads;
 mod specs;
 
-pub(crate) use ports::ports_of;
+pub(crate) use ports::{create_job, ports_of, request_of};
 pub(crate) use specs::{on_p5, spec, spot_spec};
 
 use std::io::{BufRead, BufReader};

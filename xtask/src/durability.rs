@@ -61,7 +61,7 @@ impl Flags {
 
 /// What the senders observed.
 #[derive(Default)]
-struct Seen {
+struct SenderCounts {
     acknowledged: AtomicU64,
     /// Sent again after no answer, or a 503: they may have been stored before.
     unanswered: AtomicU64,
@@ -110,7 +110,7 @@ fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
     let runs: Vec<String> = (0..SENDERS)
         .map(|_| client.new_run())
         .collect::<Result<_, _>>()?;
-    let (seen, begun) = (Seen::default(), Instant::now());
+    let (seen, begun) = (SenderCounts::default(), Instant::now());
     let batches = flags.batches_of_sender();
     let (services, databases) = std::thread::scope(|scope| {
         let senders: Vec<_> = (0..SENDERS)
@@ -128,7 +128,7 @@ fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
         kills
     })?;
     let sent = begun.elapsed();
-    let mut found = Found::default();
+    let mut found = StoredCounts::default();
     for (number, run) in (0..SENDERS).zip(&runs) {
         found.look(&client, number, run, batches * LINES)?;
     }
@@ -144,7 +144,12 @@ fn play(stack: &mut Stack, flags: &Flags) -> Result<Value, String> {
 }
 
 /// Kills the service and Postgres in turn, spread evenly over the batches.
-fn kill(stack: &mut Stack, flags: &Flags, batches: u64, seen: &Seen) -> Result<(u64, u64), String> {
+fn kill(
+    stack: &mut Stack,
+    flags: &Flags,
+    batches: u64,
+    seen: &SenderCounts,
+) -> Result<(u64, u64), String> {
     let (mut services, mut databases) = (0, 0);
     let mut moved = (0, Instant::now());
     loop {
@@ -187,7 +192,7 @@ fn send_all(
     sender: u64,
     run: &str,
     batches: u64,
-    seen: &Seen,
+    seen: &SenderCounts,
 ) -> Result<(), String> {
     let mut dice = StdRng::seed_from_u64(sender);
     let mut kept: Vec<u64> = Vec::new();
@@ -248,7 +253,7 @@ impl Client {
     }
 
     /// Sends a batch until it is acknowledged.
-    fn send(&self, run: &str, sender: u64, batch: u64, seen: &Seen) -> Result<(), String> {
+    fn send(&self, run: &str, sender: u64, batch: u64, seen: &SenderCounts) -> Result<(), String> {
         use std::fmt::Write;
         let mut body = String::new();
         for step in batch * LINES..(batch + 1) * LINES {
@@ -309,14 +314,14 @@ impl Client {
 
 /// What is stored, compared with what was acknowledged.
 #[derive(Default)]
-struct Found {
+struct StoredCounts {
     stored: u64,
     lost: u64,
     twice: u64,
     wrong: u64,
 }
 
-impl Found {
+impl StoredCounts {
     /// Compares the points, the reported count and the totals of the buckets: all must agree.
     fn look(&mut self, client: &Client, sender: u64, run: &str, steps: u64) -> Result<(), String> {
         for metric in 0..METRICS {

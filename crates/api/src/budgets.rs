@@ -9,40 +9,21 @@ use utoipa::ToSchema;
 
 use bakeoff_store::money::caps::{BudgetAlarm, MonthOfProject};
 
-/// A share of a limit that was reached
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = BudgetNews)]
-pub struct BudgetNewsView {
-    pub level: BudgetLevel,
-    /// 50, 80, or 100: something did not fit any more.
-    pub percent: u32,
-    pub limit_usd: Usd,
-    /// Reserved and settled.
-    pub used_usd: Usd,
-    /// The first day of its month, or its day; none of a total.
-    pub period: Option<NaiveDate>,
-    /// The CI template's name, if it is a template's.
-    pub template: Option<String>,
-}
-
-impl From<BudgetNews> for BudgetNewsView {
-    fn from(news: BudgetNews) -> Self {
-        let BudgetNews {
-            level,
-            percent,
-            limit_usd,
-            used_usd,
-            period,
-            template,
-        } = news;
-        Self {
-            level,
-            percent,
-            limit_usd,
-            used_usd,
-            period,
-            template,
-        }
+view! {
+    /// A share of a limit that was reached
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = BudgetNews)]
+    pub struct BudgetNewsView of BudgetNews {
+        pub level: BudgetLevel,
+        /// 50, 80, or 100: something did not fit any more.
+        pub percent: u32,
+        pub limit_usd: Usd,
+        /// Reserved and settled.
+        pub used_usd: Usd,
+        /// The first day of its month, or its day; none of a total.
+        pub period: Option<NaiveDate>,
+        /// The CI template's name, if it is a template's.
+        pub template: Option<String>,
     }
 }
 

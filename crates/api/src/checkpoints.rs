@@ -62,29 +62,16 @@ pub struct CheckpointsView {
     pub console_url: Option<String>,
 }
 
-/// What an interruption costs when checkpoints are this far apart.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = CheckpointLoss)]
-pub struct LossView {
-    pub interval_seconds: u32,
-    /// Expected, at the price that the trial was planned with: half an interval is paid for again.
-    pub expected_usd: Usd,
-    /// Just before the next checkpoint.
-    pub most_usd: Usd,
-}
-
-impl From<Loss> for LossView {
-    fn from(loss: Loss) -> Self {
-        let Loss {
-            interval_seconds,
-            expected_usd,
-            most_usd,
-        } = loss;
-        Self {
-            interval_seconds,
-            expected_usd,
-            most_usd,
-        }
+view! {
+    /// What an interruption costs when checkpoints are this far apart.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = CheckpointLoss)]
+    pub struct LossView of Loss {
+        pub interval_seconds: u32,
+        /// Expected, at the price that the trial was planned with: half an interval is paid for again.
+        pub expected_usd: Usd,
+        /// Just before the next checkpoint.
+        pub most_usd: Usd,
     }
 }
 

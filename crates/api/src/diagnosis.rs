@@ -11,190 +11,94 @@ use utoipa::ToSchema;
 use crate::findings::OperationView;
 use crate::logs::LogLineView;
 
-/// Where a finding was seen.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = Clue)]
-pub struct ClueView {
-    pub seen_in: SeenIn,
-    /// The log stream.
-    pub stream: Option<String>,
-    pub at: Option<DateTime<Utc>>,
-    /// The line itself.
-    pub text: String,
-}
-
-impl From<Clue> for ClueView {
-    fn from(clue: Clue) -> Self {
-        let Clue {
-            seen_in,
-            stream,
-            at,
-            text,
-        } = clue;
-        Self {
-            seen_in,
-            stream,
-            at,
-            text,
-        }
+view! {
+    /// Where a finding was seen.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Clue)]
+    pub struct ClueView of Clue {
+        pub seen_in: SeenIn,
+        /// The log stream.
+        pub stream: Option<String>,
+        pub at: Option<DateTime<Utc>>,
+        /// The line itself.
+        pub text: String,
     }
 }
 
-/// One cause of a failure.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = Cause)]
-pub struct CauseView {
-    /// Stable id, such as `accelerator-memory-exhausted`.
-    pub signature: String,
-    pub cause: String,
-    pub advice: String,
-    /// Where the signature comes from.
-    pub source: String,
-    pub clue: ClueView,
-    /// A change to the candidate's profile (JSON Patch, RFC 6902) that keeps the global batch; empty
-    /// where a person must choose.
-    pub patch: Vec<OperationView>,
-    /// The change in words.
-    pub change: Option<String>,
-    /// What became of the error: one that was handled or survived is no cause.
-    pub standing: Standing,
-}
-
-impl From<Cause> for CauseView {
-    fn from(cause: Cause) -> Self {
-        let Cause {
-            signature,
-            cause,
-            advice,
-            source,
-            clue,
-            patch,
-            change,
-            standing,
-        } = cause;
-        Self {
-            signature,
-            cause,
-            advice,
-            source,
-            clue: clue.into(),
-            patch: patch.into_iter().map(Into::into).collect(),
-            change,
-            standing,
-        }
+view! {
+    /// One cause of a failure.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Cause)]
+    pub struct CauseView of Cause {
+        /// Stable id, such as `accelerator-memory-exhausted`.
+        pub signature: String,
+        pub cause: String,
+        pub advice: String,
+        /// Where the signature comes from.
+        pub source: String,
+        pub clue: ClueView,
+        /// A change to the candidate's profile (JSON Patch, RFC 6902) that keeps the global batch; empty
+        /// where a person must choose.
+        pub patch: Vec<OperationView> as each,
+        /// The change in words.
+        pub change: Option<String>,
+        /// What became of the error: one that was handled or survived is no cause.
+        pub standing: Standing,
     }
 }
 
-/// Why a job failed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = Diagnosis)]
-pub struct DiagnosisView {
-    /// The likeliest cause and what to do.
-    pub summary: String,
-    /// The likeliest first.
-    pub causes: Vec<CauseView>,
-    /// Whether the log was read; without it, this rests on what SageMaker reports.
-    pub is_log_read: bool,
-}
-
-impl From<Diagnosis> for DiagnosisView {
-    fn from(diagnosis: Diagnosis) -> Self {
-        let Diagnosis {
-            summary,
-            causes,
-            is_log_read,
-        } = diagnosis;
-        Self {
-            summary,
-            causes: causes.into_iter().map(Into::into).collect(),
-            is_log_read,
-        }
+view! {
+    /// Why a job failed.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Diagnosis)]
+    pub struct DiagnosisView of Diagnosis {
+        /// The likeliest cause and what to do.
+        pub summary: String,
+        /// The likeliest first.
+        pub causes: Vec<CauseView> as each,
+        /// Whether the log was read; without it, this rests on what SageMaker reports.
+        pub is_log_read: bool,
     }
 }
 
-/// The result of a rule of SageMaker's debugger or profiler.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = RuleEvaluation)]
-pub struct RuleEvaluationView {
-    pub name: String,
-    /// InProgress, NoIssuesFound, IssuesFound, Error, Stopping or Stopped.
-    pub status: String,
-    pub details: String,
-    pub modified_at: Option<DateTime<Utc>>,
-}
-
-impl From<RuleEvaluation> for RuleEvaluationView {
-    fn from(rule: RuleEvaluation) -> Self {
-        let RuleEvaluation {
-            name,
-            status,
-            details,
-            modified_at,
-        } = rule;
-        Self {
-            name,
-            status,
-            details,
-            modified_at,
-        }
+view! {
+    /// The result of a rule of SageMaker's debugger or profiler.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = RuleEvaluation)]
+    pub struct RuleEvaluationView of RuleEvaluation {
+        pub name: String,
+        /// InProgress, NoIssuesFound, IssuesFound, Error, Stopping or Stopped.
+        pub status: String,
+        pub details: String,
+        pub modified_at: Option<DateTime<Utc>>,
     }
 }
 
-/// A rule of SageMaker's profiler that triggered, as its report in S3 says.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = ProfilerReport)]
-pub struct ProfilerReportView {
-    /// The profiler's name of the rule, such as `LowGPUUtilization`.
-    pub rule: String,
-    /// How often it triggered.
-    pub times: u64,
-    /// Points that it looked at.
-    pub datapoints: Option<u64>,
-    pub finding: String,
-    pub advice: String,
-}
-
-impl From<Triggered> for ProfilerReportView {
-    fn from(triggered: Triggered) -> Self {
-        let Triggered {
-            rule,
-            times,
-            datapoints,
-            finding,
-            advice,
-        } = triggered;
-        Self {
-            rule,
-            times,
-            datapoints,
-            finding,
-            advice,
-        }
+view! {
+    /// A rule of SageMaker's profiler that triggered, as its report in S3 says.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = ProfilerReport)]
+    pub struct ProfilerReportView of Triggered {
+        /// The profiler's name of the rule, such as `LowGPUUtilization`.
+        pub rule: String,
+        /// How often it triggered.
+        pub times: u64,
+        /// Points that it looked at.
+        pub datapoints: Option<u64>,
+        pub finding: String,
+        pub advice: String,
     }
 }
 
-/// What a running job's utilisation says.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = RunningAdvice)]
-pub struct RunningAdviceView {
-    /// Stable id, such as `accelerators-wait-for-data`.
-    pub signature: String,
-    pub finding: String,
-    pub advice: String,
-}
-
-impl From<Advice> for RunningAdviceView {
-    fn from(advice: Advice) -> Self {
-        let Advice {
-            signature,
-            finding,
-            advice,
-        } = advice;
-        Self {
-            signature,
-            finding,
-            advice,
-        }
+view! {
+    /// What a running job's utilisation says.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    #[schema(as = RunningAdvice)]
+    pub struct RunningAdviceView of Advice {
+        /// Stable id, such as `accelerators-wait-for-data`.
+        pub signature: String,
+        pub finding: String,
+        pub advice: String,
     }
 }
 

@@ -24,36 +24,19 @@ pub struct Checkup {
     pub as_of: DateTime<Utc>,
 }
 
-/// One check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Check)]
-pub struct CheckView {
-    pub name: CheckName,
-    /// Which bucket, role or image; absent where there is only one thing it can be.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub subject: String,
-    pub state: CheckState,
-    pub detail: String,
-    /// The line that mends it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
-}
-
-impl From<Check> for CheckView {
-    fn from(check: Check) -> Self {
-        let Check {
-            name,
-            subject,
-            state,
-            detail,
-            fix,
-        } = check;
-        Self {
-            name,
-            subject,
-            state,
-            detail,
-            fix,
-        }
+view! {
+    /// One check.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Check)]
+    pub struct CheckView of Check {
+        pub name: CheckName,
+        /// Which bucket, role or image; absent where there is only one thing it can be.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub subject: String,
+        pub state: CheckState,
+        pub detail: String,
+        /// The line that mends it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub fix: Option<String>,
     }
 }

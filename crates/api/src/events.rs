@@ -64,7 +64,7 @@ pub enum EventData {
         /// Parked trials that were queued again.
         requeued: u64,
     },
-    /// A person has changed it; what stays is absent.
+    /// It was changed, by a person or after a failure; what stays is absent.
     #[serde(rename = "experiment.changed")]
     ExperimentChanged(experiments::ExperimentChanged),
     #[serde(rename = "experiment.repriced")]
@@ -191,31 +191,16 @@ pub enum EventData {
     BudgetThreshold(BudgetNewsView),
 }
 
-/// An endpoint, and what is new about it
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EndpointNewsView {
-    pub name: String,
-    /// EndpointName.
-    pub job_name: String,
-    pub state: EndpointState,
-    /// Why; of one that runs out, when it is deleted.
-    pub reason: String,
-}
-
-impl From<EndpointNews> for EndpointNewsView {
-    fn from(news: EndpointNews) -> Self {
-        let EndpointNews {
-            name,
-            job_name,
-            state,
-            reason,
-        } = news;
-        Self {
-            name,
-            job_name,
-            state,
-            reason,
-        }
+view! {
+    /// An endpoint, and what is new about it
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct EndpointNewsView of EndpointNews {
+        pub name: String,
+        /// EndpointName.
+        pub job_name: String,
+        pub state: EndpointState,
+        /// Why; of one that runs out, when it is deleted.
+        pub reason: String,
     }
 }
 
@@ -227,104 +212,65 @@ pub struct EndedView {
     pub attempt: Option<AttemptBillView>,
 }
 
-/// An experiment as it began
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CreatedView {
-    pub name: String,
-    pub trials: u32,
-    pub refused: u32,
-    /// Trials that cannot change the answer, and do not start.
-    #[serde(default)]
-    pub skipped: u32,
-}
-
-impl From<Created> for CreatedView {
-    fn from(created: Created) -> Self {
-        let Created {
-            name,
-            trials,
-            refused,
-            skipped,
-        } = created;
-        Self {
-            name,
-            trials,
-            refused,
-            skipped,
-        }
+view! {
+    /// An experiment as it began
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct CreatedView of Created {
+        pub name: String,
+        pub trials: u32,
+        pub refused: u32,
+        /// Trials that cannot change the answer, and do not start.
+        #[serde(default)]
+        pub skipped: u32,
     }
 }
 
-/// A setting of a job that SageMaker did not use
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct IgnoredSettingView {
-    /// SageMaker's name for the setting.
-    pub field: String,
-    pub requested: String,
-    pub actual: String,
-}
-
-impl From<IgnoredSetting> for IgnoredSettingView {
-    fn from(setting: IgnoredSetting) -> Self {
-        let IgnoredSetting {
-            field,
-            requested,
-            actual,
-        } = setting;
-        Self {
-            field,
-            requested,
-            actual,
-        }
+view! {
+    /// A setting of a job that SageMaker did not use
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct IgnoredSettingView of IgnoredSetting {
+        /// SageMaker's name for the setting.
+        pub field: String,
+        pub requested: String,
+        pub actual: String,
     }
 }
 
-/// A checkpoint that has not come
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct StalledCheckpointView {
-    pub since_seconds: u64,
-    pub interval_seconds: u64,
-    /// What an interruption now would lose.
-    pub at_risk_usd: Usd,
-    pub local_path: String,
-}
-
-impl From<StalledCheckpoint> for StalledCheckpointView {
-    fn from(stalled: StalledCheckpoint) -> Self {
-        let StalledCheckpoint {
-            since_seconds,
-            interval_seconds,
-            at_risk_usd,
-            local_path,
-        } = stalled;
-        Self {
-            since_seconds,
-            interval_seconds,
-            at_risk_usd,
-            local_path,
-        }
+view! {
+    /// A checkpoint that has not come
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct StalledCheckpointView of StalledCheckpoint {
+        pub since_seconds: u64,
+        pub interval_seconds: u64,
+        /// What an interruption now would lose.
+        pub at_risk_usd: Usd,
+        pub local_path: String,
     }
 }
 
-/// The bill of an attempt when it ended
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AttemptBillView {
-    pub number: u32,
-    pub job_name: String,
-    pub billed_seconds: u64,
-    /// SageMaker did not report the seconds.
-    pub is_estimated: bool,
-    /// Training and storage.
-    pub usd: Usd,
+view! {
+    /// The bill of an attempt when it ended
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    pub struct AttemptBillView of AttemptBill {
+        pub number: u32,
+        pub job_name: String,
+        pub billed_seconds: u64,
+        /// SageMaker did not report the seconds.
+        pub is_estimated: bool,
+        /// Training and storage.
+        pub usd: Usd,
+    }
 }
 
-/// A charge above its reservation
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OverReservationView {
-    pub charge: Charge,
-    pub job_name: String,
-    pub usd: Usd,
-    pub reserved_usd: Usd,
+view! {
+    /// A charge above its reservation
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    pub struct OverReservationView of OverReservation {
+        pub charge: Charge,
+        pub job_name: String,
+        pub usd: Usd,
+        pub reserved_usd: Usd,
+    }
 }
 
 impl From<Ended> for EndedView {
@@ -336,117 +282,40 @@ impl From<Ended> for EndedView {
     }
 }
 
-/// How an experiment ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = ExperimentConclusion)]
-pub struct ConclusionView {
-    pub state: ExperimentState,
-    pub headline: String,
-    /// The recommended candidate, if the conclusion is clear.
-    pub winner: Option<String>,
-}
-
-impl From<Conclusion> for ConclusionView {
-    fn from(end: Conclusion) -> Self {
-        let Conclusion {
-            state,
-            headline,
-            winner,
-        } = end;
-        Self {
-            state,
-            headline,
-            winner,
-        }
+view! {
+    /// How an experiment ended.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = ExperimentConclusion)]
+    pub struct ConclusionView of Conclusion {
+        pub state: ExperimentState,
+        pub headline: String,
+        /// The recommended candidate, if the conclusion is clear.
+        pub winner: Option<String>,
     }
 }
 
-/// An attempt that is committed, with its reservation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = PlannedAttempt)]
-pub struct PlannedAttemptView {
-    pub attempt: u32,
-    pub job_name: String,
-    pub reserved_usd: Usd,
-}
-
-impl From<PlannedAttempt> for PlannedAttemptView {
-    fn from(planned: PlannedAttempt) -> Self {
-        let PlannedAttempt {
-            attempt,
-            job_name,
-            reserved_usd,
-        } = planned;
-        Self {
-            attempt,
-            job_name,
-            reserved_usd,
-        }
+view! {
+    /// An attempt that is committed, with its reservation.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = PlannedAttempt)]
+    pub struct PlannedAttemptView of PlannedAttempt {
+        pub attempt: u32,
+        pub job_name: String,
+        pub reserved_usd: Usd,
     }
 }
 
-/// Why an attempt's job failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Diagnosed)]
-pub struct DiagnosedView {
-    pub attempt: u32,
-    pub job_name: String,
-    /// The likeliest cause and what to do.
-    pub summary: String,
-    /// Of the likeliest cause, such as `accelerator-memory-exhausted`.
-    pub signature: Option<String>,
-}
-
-impl From<Diagnosed> for DiagnosedView {
-    fn from(found: Diagnosed) -> Self {
-        let Diagnosed {
-            attempt,
-            job_name,
-            summary,
-            signature,
-        } = found;
-        Self {
-            attempt,
-            job_name,
-            summary,
-            signature,
-        }
-    }
-}
-
-impl From<AttemptBill> for AttemptBillView {
-    fn from(bill: AttemptBill) -> Self {
-        let AttemptBill {
-            number,
-            job_name,
-            billed_seconds,
-            is_estimated,
-            usd,
-        } = bill;
-        Self {
-            number,
-            job_name,
-            billed_seconds,
-            is_estimated,
-            usd,
-        }
-    }
-}
-
-impl From<OverReservation> for OverReservationView {
-    fn from(over: OverReservation) -> Self {
-        let OverReservation {
-            charge,
-            job_name,
-            usd,
-            reserved_usd,
-        } = over;
-        Self {
-            charge,
-            job_name,
-            usd,
-            reserved_usd,
-        }
+view! {
+    /// Why an attempt's job failed.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Diagnosed)]
+    pub struct DiagnosedView of Diagnosed {
+        pub attempt: u32,
+        pub job_name: String,
+        /// The likeliest cause and what to do.
+        pub summary: String,
+        /// Of the likeliest cause, such as `accelerator-memory-exhausted`.
+        pub signature: Option<String>,
     }
 }
 

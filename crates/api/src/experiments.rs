@@ -73,7 +73,7 @@ pub struct ExperimentChange {
     pub labels: Option<BTreeMap<String, String>>,
 }
 
-/// What a person has changed of an experiment
+/// What has been changed of an experiment, by a person or after a failure
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExperimentChanged {
     #[serde(flatten)]
@@ -90,6 +90,9 @@ pub struct ExperimentChanged {
     /// A trial that is done once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<TrialId>,
+    /// Why Bakeoff has changed it by itself; empty if a person did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 impl From<Change> for ExperimentChanged {
@@ -105,6 +108,7 @@ impl From<Change> for ExperimentChanged {
             deleted: change.deleted,
             candidate: change.candidate,
             retry_of: change.retry_of,
+            cause: change.cause,
         }
     }
 }

@@ -51,95 +51,56 @@ impl From<Finding> for FindingView {
     }
 }
 
-/// One operation of a JSON Patch (RFC 6902).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Operation)]
-pub struct OperationView {
-    /// `add` (replaces an existing value) or `remove`.
-    pub op: String,
-    pub path: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
-    pub value: Option<Value>,
-}
-
-impl From<Operation> for OperationView {
-    fn from(operation: Operation) -> Self {
-        let Operation { op, path, value } = operation;
-        Self { op, path, value }
+view! {
+    /// One operation of a JSON Patch (RFC 6902).
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Operation)]
+    pub struct OperationView of Operation {
+        /// `add` (replaces an existing value) or `remove`.
+        pub op: String,
+        pub path: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Object)]
+        pub value: Option<Value>,
     }
 }
 
-/// One rule of the linter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Rule)]
-pub struct RuleView {
-    /// Stable id, such as `spot-needs-max-wait`.
-    pub id: String,
-    pub severity: Severity,
-    /// The kinds of document that the rule checks.
-    pub documents: Vec<Kind>,
-    /// What must hold.
-    pub checks: String,
-    /// What to change when the rule is broken.
-    pub fix: String,
-    /// The source that the rule is based on.
-    pub source: String,
-    /// Documents that break and satisfy the rule, as merge patches (RFC 7396) on the example
-    /// document of their kind.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub example: Option<ExampleView>,
-}
-
-impl From<Rule> for RuleView {
-    fn from(rule: Rule) -> Self {
-        let Rule {
-            id,
-            severity,
-            documents,
-            checks,
-            fix,
-            source,
-            example,
-        } = rule;
-        Self {
-            id,
-            severity,
-            documents,
-            checks,
-            fix,
-            source,
-            example: example.map(Into::into),
-        }
+view! {
+    /// One rule of the linter.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Rule)]
+    pub struct RuleView of Rule {
+        /// Stable id, such as `spot-needs-max-wait`.
+        pub id: String,
+        pub severity: Severity,
+        /// The kinds of document that the rule checks.
+        pub documents: Vec<Kind>,
+        /// What must hold.
+        pub checks: String,
+        /// What to change when the rule is broken.
+        pub fix: String,
+        /// The source that the rule is based on.
+        pub source: String,
+        /// Documents that break and satisfy the rule, as merge patches (RFC 7396) on the example
+        /// document of their kind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub example: Option<ExampleView> as maybe,
     }
 }
 
-/// Changes to a valid document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Example)]
-pub struct ExampleView {
-    pub document: Kind,
-    /// Changes that break the rule.
-    #[schema(value_type = Object)]
-    pub fails: Value,
-    /// Changes that satisfy the rule; empty when none are needed.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub passes: Value,
-}
-
-impl From<Example> for ExampleView {
-    fn from(example: Example) -> Self {
-        let Example {
-            document,
-            fails,
-            passes,
-        } = example;
-        Self {
-            document,
-            fails,
-            passes,
-        }
+view! {
+    /// Changes to a valid document.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Example)]
+    pub struct ExampleView of Example {
+        pub document: Kind,
+        /// Changes that break the rule.
+        #[schema(value_type = Object)]
+        pub fails: Value,
+        /// Changes that satisfy the rule; empty when none are needed.
+        #[serde(default)]
+        #[schema(value_type = Object)]
+        pub passes: Value,
     }
 }
 

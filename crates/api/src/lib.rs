@@ -1,6 +1,9 @@
 //! Types of the API's responses, with units in field names. Clients see no other types. They are
 //! built from domain types and database rows, and know nothing of SQL or HTTP.
 
+#[macro_use]
+mod view;
+
 pub mod artifacts;
 pub mod budgets;
 pub mod calibration;

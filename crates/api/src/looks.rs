@@ -50,49 +50,24 @@ impl From<Look> for LookView {
     }
 }
 
-/// A ranked choice as it stood at a look. Projections are for its full run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Arm)]
-pub struct ArmView {
-    /// The first of its trials.
-    pub trial_id: TrialId,
-    pub candidate: String,
-    pub purchase_option: PurchaseOption,
-    pub usd_per_million_tokens: Usd,
-    pub projected_cost_usd: Usd,
-    pub projected_hours: f64,
-    /// Ends of the 90 % interval of the cost; null where the odds are not known.
-    pub cost_usd_90: Option<[Usd; 2]>,
-    /// Ends of the 90 % interval of the hours.
-    pub hours_90: Option<[f64; 2]>,
-    /// P(it is the best within the limits).
-    pub p_best: Option<f64>,
-}
-
-impl From<Arm> for ArmView {
-    fn from(arm: Arm) -> Self {
-        let Arm {
-            trial_id,
-            candidate,
-            purchase_option,
-            usd_per_million_tokens,
-            projected_cost_usd,
-            projected_hours,
-            cost_usd_90,
-            hours_90,
-            p_best,
-        } = arm;
-        Self {
-            trial_id,
-            candidate,
-            purchase_option,
-            usd_per_million_tokens,
-            projected_cost_usd,
-            projected_hours,
-            cost_usd_90,
-            hours_90,
-            p_best,
-        }
+view! {
+    /// A ranked choice as it stood at a look. Projections are for its full run.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Arm)]
+    pub struct ArmView of Arm {
+        /// The first of its trials.
+        pub trial_id: TrialId,
+        pub candidate: String,
+        pub purchase_option: PurchaseOption,
+        pub usd_per_million_tokens: Usd,
+        pub projected_cost_usd: Usd,
+        pub projected_hours: f64,
+        /// Ends of the 90 % interval of the cost; null where the odds are not known.
+        pub cost_usd_90: Option<[Usd; 2]>,
+        /// Ends of the 90 % interval of the hours.
+        pub hours_90: Option<[f64; 2]>,
+        /// P(it is the best within the limits).
+        pub p_best: Option<f64>,
     }
 }
 
@@ -125,73 +100,35 @@ pub struct AnswerVersion {
     pub recommendation: DecisionView,
 }
 
-/// An answer in one line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = AnswerBrief)]
-pub struct BriefView {
-    pub conclusion: Conclusion,
-    /// The conclusion in one sentence.
-    pub headline: String,
-    /// True while trials are still running, or one waits for a person.
-    pub provisional: bool,
-    pub first: Option<BriefChoiceView>,
-    pub runner_up: Option<BriefChoiceView>,
-}
-
-impl From<Brief> for BriefView {
-    fn from(brief: Brief) -> Self {
-        let Brief {
-            conclusion,
-            headline,
-            provisional,
-            first,
-            runner_up,
-        } = brief;
-        Self {
-            conclusion,
-            headline,
-            provisional,
-            first: first.map(Into::into),
-            runner_up: runner_up.map(Into::into),
-        }
+view! {
+    /// An answer in one line.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = AnswerBrief)]
+    pub struct BriefView of Brief {
+        pub conclusion: Conclusion,
+        /// The conclusion in one sentence.
+        pub headline: String,
+        /// True while trials are still running, or one waits for a person.
+        pub provisional: bool,
+        pub first: Option<BriefChoiceView> as maybe,
+        pub runner_up: Option<BriefChoiceView> as maybe,
     }
 }
 
-/// A ranked choice in brief.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = BriefChoice)]
-pub struct BriefChoiceView {
-    pub candidate: String,
-    pub instance_type: String,
-    pub instance_count: u32,
-    pub purchase_option: PurchaseOption,
-    /// Projected cost of the full run.
-    pub projected_cost_usd: Usd,
-    /// Projected hours of the full run.
-    pub projected_hours: f64,
-    /// P(it is the best within the limits).
-    pub p_best: Option<f64>,
-}
-
-impl From<BriefChoice> for BriefChoiceView {
-    fn from(choice: BriefChoice) -> Self {
-        let BriefChoice {
-            candidate,
-            instance_type,
-            instance_count,
-            purchase_option,
-            projected_cost_usd,
-            projected_hours,
-            p_best,
-        } = choice;
-        Self {
-            candidate,
-            instance_type,
-            instance_count,
-            purchase_option,
-            projected_cost_usd,
-            projected_hours,
-            p_best,
-        }
+view! {
+    /// A ranked choice in brief.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = BriefChoice)]
+    pub struct BriefChoiceView of BriefChoice {
+        pub candidate: String,
+        pub instance_type: String,
+        pub instance_count: u32,
+        pub purchase_option: PurchaseOption,
+        /// Projected cost of the full run.
+        pub projected_cost_usd: Usd,
+        /// Projected hours of the full run.
+        pub projected_hours: f64,
+        /// P(it is the best within the limits).
+        pub p_best: Option<f64>,
     }
 }

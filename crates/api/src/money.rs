@@ -10,26 +10,28 @@ use utoipa::ToSchema;
 
 use bakeoff_store::money::ledger::LedgerRow;
 
-/// One ledger entry.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct LedgerEntryView {
-    pub id: i64,
-    /// The trial whose job it was, if it was a trial's.
-    pub trial_id: Option<TrialId>,
-    pub job_id: JobId,
-    pub kind: EntryKind,
-    pub resource: EntryResource,
-    pub component: EntryComponent,
-    pub usd: Usd,
-    pub quantity: i64,
-    /// Of `quantity`.
-    pub unit: EntryUnit,
-    pub price_id: Option<PriceId>,
-    pub estimated: bool,
-    /// Start of use, for settled and adjusted entries.
-    pub used_from: Option<DateTime<Utc>>,
-    pub used_until: Option<DateTime<Utc>>,
-    pub recorded_at: DateTime<Utc>,
+view! {
+    /// One ledger entry.
+    #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+    pub struct LedgerEntryView of LedgerRow {
+        pub id: i64,
+        /// The trial whose job it was, if it was a trial's.
+        pub trial_id: Option<TrialId>,
+        pub job_id: JobId,
+        pub kind: EntryKind,
+        pub resource: EntryResource,
+        pub component: EntryComponent,
+        pub usd: Usd,
+        pub quantity: i64,
+        /// Of `quantity`.
+        pub unit: EntryUnit,
+        pub price_id: Option<PriceId>,
+        pub estimated: bool,
+        /// Start of use, for settled and adjusted entries.
+        pub used_from: Option<DateTime<Utc>>,
+        pub used_until: Option<DateTime<Utc>>,
+        pub recorded_at: DateTime<Utc>,
+    }
 }
 
 /// Settled spending of one group.
@@ -99,94 +101,27 @@ pub struct CorrectionView {
     pub adjusted_usd: Usd,
 }
 
-impl From<LedgerRow> for LedgerEntryView {
-    fn from(row: LedgerRow) -> Self {
-        let LedgerRow {
-            id,
-            trial_id,
-            job_id,
-            kind,
-            resource,
-            component,
-            usd,
-            quantity,
-            unit,
-            price_id,
-            estimated,
-            used_from,
-            used_until,
-            recorded_at,
-        } = row;
-        Self {
-            id,
-            trial_id,
-            job_id,
-            kind,
-            resource,
-            component,
-            usd,
-            quantity,
-            unit,
-            price_id,
-            estimated,
-            used_from,
-            used_until,
-            recorded_at,
-        }
+view! {
+    /// What a warm pool cost
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct SettledPoolView of SettledPool {
+        /// The job that left it.
+        pub job_name: String,
+        pub instance_type: String,
+        pub retained_seconds: u64,
+        pub usd: Usd,
     }
 }
 
-/// What a warm pool cost
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SettledPoolView {
-    /// The job that left it.
-    pub job_name: String,
-    pub instance_type: String,
-    pub retained_seconds: u64,
-    pub usd: Usd,
-}
-
-impl From<SettledPool> for SettledPoolView {
-    fn from(settled: SettledPool) -> Self {
-        let SettledPool {
-            job_name,
-            instance_type,
-            retained_seconds,
-            usd,
-        } = settled;
-        Self {
-            job_name,
-            instance_type,
-            retained_seconds,
-            usd,
-        }
-    }
-}
-
-/// A bill that a person corrected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = BillingCorrection)]
-pub struct BillingCorrectionView {
-    pub job_name: String,
-    pub billed_seconds: u64,
-    /// The correction.
-    pub usd: Usd,
-    pub reason: String,
-}
-
-impl From<BillingCorrection> for BillingCorrectionView {
-    fn from(correction: BillingCorrection) -> Self {
-        let BillingCorrection {
-            job_name,
-            billed_seconds,
-            usd,
-            reason,
-        } = correction;
-        Self {
-            job_name,
-            billed_seconds,
-            usd,
-            reason,
-        }
+view! {
+    /// A bill that a person corrected.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = BillingCorrection)]
+    pub struct BillingCorrectionView of BillingCorrection {
+        pub job_name: String,
+        pub billed_seconds: u64,
+        /// The correction.
+        pub usd: Usd,
+        pub reason: String,
     }
 }

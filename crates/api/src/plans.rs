@@ -4,6 +4,7 @@ use bakeoff_domain::measure::overhead::Overhead;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::ranking::outcome::Wait;
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::spec::{ProfileSpec, PurchaseOption};
 use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::predict::Seconds;
@@ -19,85 +20,45 @@ use crate::catalog::PriceView;
 use crate::findings::FindingView;
 use crate::requests::RequestView;
 
-/// Preview of an experiment: what would happen if it were created.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Preview)]
-pub struct PreviewView {
-    pub name: String,
-    pub region: String,
-    /// Whether the experiment could start as specified.
-    pub would_start: bool,
-    /// All findings of the linter.
-    pub findings: Vec<FindingView>,
-    pub candidates: Vec<CandidatePreviewView>,
-    /// The most that all trials together could reserve.
-    pub worst_case_usd: Usd,
-    pub budget_usd: Usd,
-}
-
-impl From<Preview> for PreviewView {
-    fn from(preview: Preview) -> Self {
-        let Preview {
-            name,
-            region,
-            would_start,
-            findings,
-            candidates,
-            worst_case_usd,
-            budget_usd,
-        } = preview;
-        Self {
-            name,
-            region,
-            would_start,
-            findings: findings.into_iter().map(Into::into).collect(),
-            candidates: candidates.into_iter().map(Into::into).collect(),
-            worst_case_usd,
-            budget_usd,
-        }
+view! {
+    /// Preview of an experiment: what would happen if it were created.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Preview)]
+    pub struct PreviewView of Preview {
+        pub name: String,
+        pub region: String,
+        /// Whether the experiment could start as specified.
+        pub would_start: bool,
+        /// All findings of the linter.
+        pub findings: Vec<FindingView> as each,
+        pub candidates: Vec<CandidatePreviewView> as each,
+        /// The most that all trials together could reserve.
+        pub worst_case_usd: Usd,
+        pub budget_usd: Usd,
     }
 }
 
-/// One candidate with one purchase option. Its repeats are identical.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = CandidatePreview)]
-pub struct CandidatePreviewView {
-    #[serde(flatten)]
-    pub plan: PlanView,
-    /// Number of identical trials.
-    pub repeats: u32,
-    /// Why the candidate cannot win. Empty when it can, or when too little is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cannot_win: Option<String>,
-    /// A suggested profile for this type that keeps the global batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub advice: Option<AdviceView>,
-    /// Why no profile is suggested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub no_advice: Option<String>,
-    /// The CreateTrainingJob body as it would be sent, without the names that each attempt adds.
-    #[schema(value_type = Object)]
-    pub create_training_job: Option<Value>,
-}
-
-impl From<CandidatePreview> for CandidatePreviewView {
-    fn from(candidate_preview: CandidatePreview) -> Self {
-        let CandidatePreview {
-            plan,
-            repeats,
-            cannot_win,
-            advice,
-            no_advice,
-            create_training_job,
-        } = candidate_preview;
-        Self {
-            plan: plan.into(),
-            repeats,
-            cannot_win,
-            advice: advice.map(Into::into),
-            no_advice,
-            create_training_job,
-        }
+view! {
+    /// One candidate with one purchase option. Its repeats are identical.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = CandidatePreview)]
+    pub struct CandidatePreviewView of CandidatePreview {
+        #[serde(flatten)]
+        pub plan: PlanView,
+        /// Number of identical trials.
+        pub repeats: u32,
+        /// Why the candidate cannot win. Empty when it can, or when too little is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub cannot_win: Option<String>,
+        /// A suggested profile for this type that keeps the global batch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub advice: Option<AdviceView> as maybe,
+        /// Why no profile is suggested.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub no_advice: Option<String>,
+        /// The CreateTrainingJob body as it would be sent, without the names that each attempt adds.
+        #[schema(value_type = Object)]
+        pub create_training_job: Option<Value>,
     }
 }
 
@@ -171,13 +132,13 @@ impl From<TrialPlan> for PlanView {
             expected_wait,
             overhead,
             forecast,
-            request,
-            // Of a step, which has no plan to show.
-            processing: _,
-            tuning: _,
-            transform: _,
-            endpoint: _,
+            job,
         } = trial_plan;
+        let request = match job {
+            Some(Job::Training(request)) => Some((*request).into()),
+            // Of a step, which has no plan to show.
+            _ => None,
+        };
         Self {
             candidate,
             instance_type,
@@ -198,7 +159,7 @@ impl From<TrialPlan> for PlanView {
             price: price.map(Into::into),
             worst_case: worst_case.map(Into::into),
             forecast: forecast.map(Into::into),
-            request: request.map(Into::into),
+            request,
         }
     }
 }
@@ -228,122 +189,72 @@ impl From<Overhead> for OverheadView {
     }
 }
 
-/// How long this project's earlier starts on the type, under the purchase option, have waited from a
-/// job's creation to its first instance. It counts in the hours of the full run, and not in its dollars.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Wait)]
-pub struct WaitView {
-    /// Hours, the median. Measured.
-    pub hours: f64,
-    /// Starts that it was measured on.
-    pub starts: u32,
-}
-
-impl From<Wait> for WaitView {
-    fn from(wait: Wait) -> Self {
-        let Wait { hours, starts } = wait;
-        Self { hours, starts }
+view! {
+    /// How long this project's earlier starts on the type, under the purchase option, have waited from a
+    /// job's creation to its first instance. It counts in the hours of the full run, and not in its dollars.
+    #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Wait)]
+    pub struct WaitView of Wait {
+        /// Hours, the median. Measured.
+        pub hours: f64,
+        /// Starts that it was measured on.
+        pub starts: u32,
     }
 }
 
-/// The most that one attempt can cost, by component.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = WorstCase)]
-pub struct WorstCaseView {
-    /// The job's instances and volumes.
-    pub training_usd: Usd,
-    /// Reading the job's metrics from CloudWatch.
-    pub metrics_usd: Usd,
-    /// Instances and volumes kept warm after the job, until the keep-alive ends.
-    #[serde(default)]
-    pub pool_usd: Usd,
-    pub total_usd: Usd,
-    /// The longest that one instance of the job can be billed. 0 in older plans, which did not
-    /// store it.
-    #[serde(default)]
-    pub billed_seconds: u64,
-    /// Part of `billed_seconds`: time to transfer weights and data of known size, beyond the usual
-    /// allowance.
-    #[serde(default)]
-    pub transfer_seconds: u64,
-}
-
-impl From<WorstCase> for WorstCaseView {
-    fn from(worst_case: WorstCase) -> Self {
-        let WorstCase {
-            training_usd,
-            metrics_usd,
-            pool_usd,
-            total_usd,
-            billed_seconds,
-            transfer_seconds,
-        } = worst_case;
-        Self {
-            training_usd,
-            metrics_usd,
-            pool_usd,
-            total_usd,
-            billed_seconds,
-            transfer_seconds,
-        }
+view! {
+    /// The most that one attempt can cost, by component.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = WorstCase)]
+    pub struct WorstCaseView of WorstCase {
+        /// The job's instances and volumes.
+        pub training_usd: Usd,
+        /// Reading the job's metrics from CloudWatch.
+        pub metrics_usd: Usd,
+        /// Instances and volumes kept warm after the job, until the keep-alive ends.
+        #[serde(default)]
+        pub pool_usd: Usd,
+        pub total_usd: Usd,
+        /// The longest that one instance of the job can be billed. 0 in older plans, which did not
+        /// store it.
+        #[serde(default)]
+        pub billed_seconds: u64,
+        /// Part of `billed_seconds`: time to transfer weights and data of known size, beyond the usual
+        /// allowance.
+        #[serde(default)]
+        pub transfer_seconds: u64,
     }
 }
 
-/// Whether the training fits into memory, with the terms of the estimate. All figures are
-/// estimated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Fit)]
-pub struct FitView {
-    pub verdict: Verdict,
-    /// Memory needed per accelerator, GiB, estimated.
-    pub accelerator_gib: f64,
-    /// Memory of one accelerator that a job can use, GiB.
-    pub accelerator_capacity_gib: Option<f64>,
-    /// Host memory needed for offloaded states, GiB, estimated.
-    pub host_gib: f64,
-    pub host_capacity_gib: Option<f64>,
-    /// Terms of the accelerator's memory.
-    pub terms: Vec<TermView>,
-    /// Terms of the host's memory.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub host_terms: Vec<TermView>,
-}
-
-impl From<Fit> for FitView {
-    fn from(fit: Fit) -> Self {
-        let Fit {
-            verdict,
-            accelerator_gib,
-            accelerator_capacity_gib,
-            host_gib,
-            host_capacity_gib,
-            terms,
-            host_terms,
-        } = fit;
-        Self {
-            verdict,
-            accelerator_gib,
-            accelerator_capacity_gib,
-            host_gib,
-            host_capacity_gib,
-            terms: terms.into_iter().map(Into::into).collect(),
-            host_terms: host_terms.into_iter().map(Into::into).collect(),
-        }
+view! {
+    /// Whether the training fits into memory, with the terms of the estimate. All figures are
+    /// estimated.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Fit)]
+    pub struct FitView of Fit {
+        pub verdict: Verdict,
+        /// Memory needed per accelerator, GiB, estimated.
+        pub accelerator_gib: f64,
+        /// Memory of one accelerator that a job can use, GiB.
+        pub accelerator_capacity_gib: Option<f64>,
+        /// Host memory needed for offloaded states, GiB, estimated.
+        pub host_gib: f64,
+        pub host_capacity_gib: Option<f64>,
+        /// Terms of the accelerator's memory.
+        pub terms: Vec<TermView> as each,
+        /// Terms of the host's memory.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub host_terms: Vec<TermView> as each,
     }
 }
 
-/// One term of the memory estimate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Term)]
-pub struct TermView {
-    pub name: String,
-    pub gib: f64,
-}
-
-impl From<Term> for TermView {
-    fn from(term: Term) -> Self {
-        let Term { name, gib } = term;
-        Self { name, gib }
+view! {
+    /// One term of the memory estimate.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Term)]
+    pub struct TermView of Term {
+        pub name: String,
+        pub gib: f64,
     }
 }
 
@@ -401,168 +312,83 @@ impl From<Forecast> for ForecastView {
     }
 }
 
-/// A figure with its 90 % interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Interval)]
-pub struct IntervalView {
-    pub low: f64,
-    pub expected: f64,
-    pub high: f64,
-}
-
-impl From<Interval> for IntervalView {
-    fn from(interval: Interval) -> Self {
-        let Interval {
-            low,
-            expected,
-            high,
-        } = interval;
-        Self {
-            low,
-            expected,
-            high,
-        }
+view! {
+    /// A figure with its 90 % interval.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Interval)]
+    pub struct IntervalView of Interval {
+        pub low: f64,
+        pub expected: f64,
+        pub high: f64,
     }
 }
 
-/// Dollars with their interval. For spot, only the bounds are known in advance; the saving is known
-/// at the end.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = UsdInterval)]
-pub struct UsdIntervalView {
-    pub low: Usd,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected: Option<Usd>,
-    pub high: Usd,
-}
-
-impl From<UsdInterval> for UsdIntervalView {
-    fn from(usd_interval: UsdInterval) -> Self {
-        let UsdInterval {
-            low,
-            expected,
-            high,
-        } = usd_interval;
-        Self {
-            low,
-            expected,
-            high,
-        }
+view! {
+    /// Dollars with their interval. For spot, only the bounds are known in advance; the saving is known
+    /// at the end.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = UsdInterval)]
+    pub struct UsdIntervalView of UsdInterval {
+        pub low: Usd,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub expected: Option<Usd>,
+        pub high: Usd,
     }
 }
 
-/// Seconds of one micro-step on each accelerator, by activity.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Seconds)]
-pub struct MicroStepView {
-    pub matrix_products: f64,
-    pub attention: f64,
-    /// Elementwise operations and logits, limited by memory traffic.
-    pub memory: f64,
-    /// Communication within the instance that is not overlapped with computation.
-    pub communication: f64,
-    /// Communication between instances, before overlap with computation.
-    pub network: f64,
-    pub latency: f64,
-    pub optimiser: f64,
-    /// Waiting for the host (offload) and for other stages (pipeline).
-    pub waiting: f64,
-    /// Total time, all of the above combined.
-    pub total: f64,
-}
-
-impl From<Seconds> for MicroStepView {
-    fn from(seconds: Seconds) -> Self {
-        let Seconds {
-            matrix_products,
-            attention,
-            memory,
-            communication,
-            network,
-            latency,
-            optimiser,
-            waiting,
-            total,
-        } = seconds;
-        Self {
-            matrix_products,
-            attention,
-            memory,
-            communication,
-            network,
-            latency,
-            optimiser,
-            waiting,
-            total,
-        }
+view! {
+    /// Seconds of one micro-step on each accelerator, by activity.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Seconds)]
+    pub struct MicroStepView of Seconds {
+        pub matrix_products: f64,
+        pub attention: f64,
+        /// Elementwise operations and logits, limited by memory traffic.
+        pub memory: f64,
+        /// Communication within the instance that is not overlapped with computation.
+        pub communication: f64,
+        /// Communication between instances, before overlap with computation.
+        pub network: f64,
+        pub latency: f64,
+        pub optimiser: f64,
+        /// Waiting for the host (offload) and for other stages (pipeline).
+        pub waiting: f64,
+        /// Total time, all of the above combined.
+        pub total: f64,
     }
 }
 
-/// Recommended setup for one instance type.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Advice)]
-pub struct AdviceView {
-    pub strategy: Strategy,
-    /// A profile for this type that keeps the global batch, ready to use.
-    pub profile: ProfileSpec,
-    /// The matching DeepSpeed configuration, if DeepSpeed is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
-    pub deepspeed_config: Option<Map<String, Value>>,
-    pub fit: FitView,
-    /// Predicted tokens/s over all accelerators.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_per_second: Option<f64>,
-    pub traffic: Vec<TrafficView>,
-    /// Why this setup was chosen.
-    pub reasons: Vec<String>,
-}
-
-impl From<Advice> for AdviceView {
-    fn from(advice: Advice) -> Self {
-        let Advice {
-            strategy,
-            profile,
-            deepspeed_config,
-            fit,
-            tokens_per_second,
-            traffic,
-            reasons,
-        } = advice;
-        Self {
-            strategy,
-            profile,
-            deepspeed_config,
-            fit: fit.into(),
-            tokens_per_second,
-            traffic: traffic.into_iter().map(Into::into).collect(),
-            reasons,
-        }
+view! {
+    /// Recommended setup for one instance type.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Advice)]
+    pub struct AdviceView of Advice {
+        pub strategy: Strategy,
+        /// A profile for this type that keeps the global batch, ready to use.
+        pub profile: ProfileSpec,
+        /// The matching DeepSpeed configuration, if DeepSpeed is used.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Object)]
+        pub deepspeed_config: Option<Map<String, Value>>,
+        pub fit: FitView,
+        /// Predicted tokens/s over all accelerators.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tokens_per_second: Option<f64>,
+        pub traffic: Vec<TrafficView> as each,
+        /// Why this setup was chosen.
+        pub reasons: Vec<String>,
     }
 }
 
-/// Bytes that one accelerator sends per optimiser step, by collective operation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Traffic)]
-pub struct TrafficView {
-    /// `all_reduce`, `all_gather` or `reduce_scatter`.
-    pub collective: String,
-    /// What is sent.
-    pub of: String,
-    pub bytes_per_step: f64,
-}
-
-impl From<Traffic> for TrafficView {
-    fn from(traffic: Traffic) -> Self {
-        let Traffic {
-            collective,
-            of,
-            bytes_per_step,
-        } = traffic;
-        Self {
-            collective,
-            of,
-            bytes_per_step,
-        }
+view! {
+    /// Bytes that one accelerator sends per optimiser step, by collective operation.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Traffic)]
+    pub struct TrafficView of Traffic {
+        /// `all_reduce`, `all_gather` or `reduce_scatter`.
+        pub collective: String,
+        /// What is sent.
+        pub of: String,
+        pub bytes_per_step: f64,
     }
 }

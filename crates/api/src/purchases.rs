@@ -25,62 +25,30 @@ pub struct RefusePurchase {
     pub reason: Option<String>,
 }
 
-/// A step that waits for a person
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = WaitingPurchase)]
-pub struct WaitingPurchaseView {
-    pub pipeline_id: PipelineId,
-    pub step: String,
-    /// The first row of the answer.
-    pub candidate: String,
-    pub reason: String,
-}
-
-impl From<WaitingPurchase> for WaitingPurchaseView {
-    fn from(waiting: WaitingPurchase) -> Self {
-        let WaitingPurchase {
-            pipeline_id,
-            step,
-            candidate,
-            reason,
-        } = waiting;
-        Self {
-            pipeline_id,
-            step,
-            candidate,
-            reason,
-        }
+view! {
+    /// A step that waits for a person
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = WaitingPurchase)]
+    pub struct WaitingPurchaseView of WaitingPurchase {
+        pub pipeline_id: PipelineId,
+        pub step: String,
+        /// The first row of the answer.
+        pub candidate: String,
+        pub reason: String,
     }
 }
 
-/// What a person has decided
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = DecidedPurchase)]
-pub struct DecidedPurchaseView {
-    pub pipeline_id: PipelineId,
-    pub step: String,
-    /// What is bought; empty if nothing is.
-    pub candidate: Option<String>,
-    /// The API key.
-    pub by: String,
-    pub reason: Option<String>,
-}
-
-impl From<DecidedPurchase> for DecidedPurchaseView {
-    fn from(decided: DecidedPurchase) -> Self {
-        let DecidedPurchase {
-            pipeline_id,
-            step,
-            candidate,
-            by,
-            reason,
-        } = decided;
-        Self {
-            pipeline_id,
-            step,
-            candidate,
-            by,
-            reason,
-        }
+view! {
+    /// What a person has decided
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = DecidedPurchase)]
+    pub struct DecidedPurchaseView of DecidedPurchase {
+        pub pipeline_id: PipelineId,
+        pub step: String,
+        /// What is bought; empty if nothing is.
+        pub candidate: Option<String>,
+        /// The API key.
+        pub by: String,
+        pub reason: Option<String>,
     }
 }

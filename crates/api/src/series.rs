@@ -7,81 +7,37 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One time bucket of a metric: a summary of its points.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Bucket)]
-pub struct BucketView {
-    pub start_at: DateTime<Utc>,
-    pub points: u32,
-    pub mean: f64,
-    pub min: f64,
-    pub max: f64,
-    pub last_at: DateTime<Utc>,
-    pub last_step: Option<i32>,
-    pub last: f64,
-}
-
-impl From<Bucket> for BucketView {
-    fn from(bucket: Bucket) -> Self {
-        let Bucket {
-            start_at,
-            points,
-            mean,
-            min,
-            max,
-            last_at,
-            last_step,
-            last,
-        } = bucket;
-        Self {
-            start_at,
-            points,
-            mean,
-            min,
-            max,
-            last_at,
-            last_step,
-            last,
-        }
+view! {
+    /// One time bucket of a metric: a summary of its points.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Bucket)]
+    pub struct BucketView of Bucket {
+        pub start_at: DateTime<Utc>,
+        pub points: u32,
+        pub mean: f64,
+        pub min: f64,
+        pub max: f64,
+        pub last_at: DateTime<Utc>,
+        pub last_step: Option<i32>,
+        pub last: f64,
     }
 }
 
-/// A steady-state mean with the window it was measured over.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Steady)]
-pub struct SteadyView {
-    pub mean: f64,
-    /// Half width of the 95 % interval of a long run's mean: Student's, corrected for
-    /// autocorrelation, and at least 2 % of the mean.
-    pub half_width: f64,
-    pub points: u32,
-    pub buckets: u32,
-    /// Buckets at the start that were dropped as warm-up.
-    pub buckets_dropped: u32,
-    pub from_at: DateTime<Utc>,
-    pub until_at: DateTime<Utc>,
-}
-
-impl From<Steady> for SteadyView {
-    fn from(steady: Steady) -> Self {
-        let Steady {
-            mean,
-            half_width,
-            points,
-            buckets,
-            buckets_dropped,
-            from_at,
-            until_at,
-        } = steady;
-        Self {
-            mean,
-            half_width,
-            points,
-            buckets,
-            buckets_dropped,
-            from_at,
-            until_at,
-        }
+view! {
+    /// A steady-state mean with the window it was measured over.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Steady)]
+    pub struct SteadyView of Steady {
+        pub mean: f64,
+        /// Half width of the 95 % interval of a long run's mean: Student's, corrected for
+        /// autocorrelation, and at least 2 % of the mean.
+        pub half_width: f64,
+        pub points: u32,
+        pub buckets: u32,
+        /// Buckets at the start that were dropped as warm-up.
+        pub buckets_dropped: u32,
+        pub from_at: DateTime<Utc>,
+        pub until_at: DateTime<Utc>,
     }
 }
 

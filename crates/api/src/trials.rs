@@ -12,46 +12,26 @@ use utoipa::ToSchema;
 
 use crate::plans::PlanView;
 
-/// One entry of SecondaryStatusTransitions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Transition)]
-pub struct TransitionView {
-    pub status: String,
-    pub started_at: DateTime<Utc>,
-    pub ended_at: Option<DateTime<Utc>>,
-    pub message: String,
-}
-
-impl From<Transition> for TransitionView {
-    fn from(transition: Transition) -> Self {
-        let Transition {
-            status,
-            started_at,
-            ended_at,
-            message,
-        } = transition;
-        Self {
-            status,
-            started_at,
-            ended_at,
-            message,
-        }
+view! {
+    /// One entry of SecondaryStatusTransitions.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Transition)]
+    pub struct TransitionView of Transition {
+        pub status: String,
+        pub started_at: DateTime<Utc>,
+        pub ended_at: Option<DateTime<Utc>>,
+        pub message: String,
     }
 }
 
-/// A spot interruption: AWS reclaimed the capacity.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Interruption)]
-pub struct InterruptionView {
-    pub at: DateTime<Utc>,
-    /// When training resumed. Empty while the job waits, or if it never resumed.
-    pub resumed_at: Option<DateTime<Utc>>,
-}
-
-impl From<Interruption> for InterruptionView {
-    fn from(interruption: Interruption) -> Self {
-        let Interruption { at, resumed_at } = interruption;
-        Self { at, resumed_at }
+view! {
+    /// A spot interruption: AWS reclaimed the capacity.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = Interruption)]
+    pub struct InterruptionView of Interruption {
+        pub at: DateTime<Utc>,
+        /// When training resumed. Empty while the job waits, or if it never resumed.
+        pub resumed_at: Option<DateTime<Utc>>,
     }
 }
 

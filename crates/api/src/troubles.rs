@@ -53,69 +53,36 @@ impl From<UnmatchedPatterns> for UnmatchedPatternsView {
     }
 }
 
-/// A loss that is not finite
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = LossNotFinite)]
-pub struct LossNotFiniteView {
-    /// The line that says so; empty if the script sent it.
-    pub line: Option<String>,
-}
-
-impl From<LossNotFinite> for LossNotFiniteView {
-    fn from(lost: LossNotFinite) -> Self {
-        let LossNotFinite { line } = lost;
-        Self { line }
+view! {
+    /// A loss that is not finite
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = LossNotFinite)]
+    pub struct LossNotFiniteView of LossNotFinite {
+        /// The line that says so; empty if the script sent it.
+        pub line: Option<String>,
     }
 }
 
-/// A speed that fits its prediction in another unit only
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = DoubtfulUnit)]
-pub struct DoubtfulUnitView {
-    pub tokens_per_second: f64,
-    pub predicted_low: f64,
-    pub predicted_high: f64,
-    /// What it probably is.
-    pub likely: String,
-}
-
-impl From<DoubtfulUnit> for DoubtfulUnitView {
-    fn from(unit: DoubtfulUnit) -> Self {
-        let DoubtfulUnit {
-            tokens_per_second,
-            predicted_low,
-            predicted_high,
-            likely,
-        } = unit;
-        Self {
-            tokens_per_second,
-            predicted_low,
-            predicted_high,
-            likely,
-        }
+view! {
+    /// A speed that fits its prediction in another unit only
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = DoubtfulUnit)]
+    pub struct DoubtfulUnitView of DoubtfulUnit {
+        pub tokens_per_second: f64,
+        pub predicted_low: f64,
+        pub predicted_high: f64,
+        /// What it probably is.
+        pub likely: String,
     }
 }
 
-/// Accelerators that do nothing
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = IdleAccelerators)]
-pub struct IdleAcceleratorsView {
-    pub minutes: u32,
-    pub utilization_percent: f64,
-    pub usd_per_hour: Usd,
-}
-
-impl From<IdleAccelerators> for IdleAcceleratorsView {
-    fn from(idle: IdleAccelerators) -> Self {
-        let IdleAccelerators {
-            minutes,
-            utilization_percent,
-            usd_per_hour,
-        } = idle;
-        Self {
-            minutes,
-            utilization_percent,
-            usd_per_hour,
-        }
+view! {
+    /// Accelerators that do nothing
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = IdleAccelerators)]
+    pub struct IdleAcceleratorsView of IdleAccelerators {
+        pub minutes: u32,
+        pub utilization_percent: f64,
+        pub usd_per_hour: Usd,
     }
 }

@@ -22,6 +22,9 @@ use bakeoff_domain::sagemaker::observed::{
 use bakeoff_domain::sagemaker::request::{self, MARKER, TrainingJobRequest};
 use chrono::{DateTime, SubsecRound, Utc};
 
+/// The longest page that SageMaker's listings have.
+pub(crate) const PAGE_SIZE: i32 = 100;
+
 /// An AWS timestamp, rounded to the millisecond, which is AWS's own precision: the SDK parses it
 /// from fractional seconds, so `.376` becomes `.375999927`. Unrounded, the same timestamp from an
 /// event would look later, and the listing would be treated as stale.

@@ -3,7 +3,6 @@
 //! not found. It is billed from its creation, which is the earliest that anybody reports.
 
 use async_trait::async_trait;
-use aws_config::SdkConfig;
 use aws_sdk_sagemaker::Client;
 use aws_sdk_sagemaker::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_sagemaker::config::{ConfigBag, Intercept, RuntimeComponents};
@@ -16,7 +15,7 @@ use aws_sdk_sagemaker::types::{
 };
 use aws_smithy_types::Blob;
 use bakeoff_domain::ports::{
-    ANSWER_MAX, ClaimHolds, EndpointCall, Endpoints, JobPage, PageRequest,
+    ANSWER_MAX, ClaimHolds, EndpointUpdate, Endpoints, JobPage, PageRequest,
 };
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, VARIANT,
@@ -28,9 +27,9 @@ use bakeoff_domain::spec::pipeline::endpoint::SmokeTest;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::convert::{int, moment, readable, sdk_moment, tags};
+use crate::convert::{PAGE_SIZE, int, moment, readable, sdk_moment, tags};
 use crate::error::classify;
-use crate::sagemaker::PAGE_SIZE;
+use crate::sagemaker::SageMaker;
 
 /// Keeps a request from being sent once its claim no longer holds. It is asked after the signature is made: a process
 /// that stands still between the two finds its claim gone, and one that stands still afterwards has a signature that AWS
@@ -63,24 +62,8 @@ impl Intercept for OnlyWhileHeld {
     }
 }
 
-/// SageMaker's hosting in one region.
-#[derive(Debug, Clone)]
-pub struct Hosting {
-    client: Client,
-    runtime: aws_sdk_sagemakerruntime::Client,
-}
-
-impl Hosting {
-    pub(crate) fn new(config: &SdkConfig) -> Self {
-        Self {
-            client: Client::new(config),
-            runtime: aws_sdk_sagemakerruntime::Client::new(config),
-        }
-    }
-}
-
 #[async_trait]
-impl Endpoints for Hosting {
+impl Endpoints for SageMaker {
     async fn create_model(
         &self,
         name: &str,
@@ -125,55 +108,15 @@ impl Endpoints for Hosting {
         call.send().await.map(drop).map_err(classify)
     }
 
-    async fn create(&self, call: EndpointCall<'_>, holds: ClaimHolds) -> Result<(), AwsError> {
-        let sent = self
-            .client
-            .create_endpoint()
-            .endpoint_name(call.endpoint)
-            .endpoint_config_name(call.config)
-            .set_tags(tags(call.tags))
-            .customize()
-            .interceptor(OnlyWhileHeld(holds));
-        sent.send().await.map(drop).map_err(classify)
-    }
-
-    async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+    async fn update(&self, update: EndpointUpdate<'_>) -> Result<(), AwsError> {
         // Without a DeploymentConfig: all traffic at once and no baking period, of which one fleet is billed (developer
         // guide, Blue/Green Deployments).
         let sent = self
             .client
             .update_endpoint()
-            .endpoint_name(call.endpoint)
-            .endpoint_config_name(call.config);
+            .endpoint_name(update.endpoint)
+            .endpoint_config_name(update.config);
         sent.send().await.map(drop).map_err(classify)
-    }
-
-    async fn describe(&self, name: &str) -> Result<ObservedJob, AwsError> {
-        let call = self.client.describe_endpoint().endpoint_name(name);
-        let output = call.send().await.map_err(classify)?;
-        Ok(observed(name, &output))
-    }
-
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let call = self
-            .client
-            .list_endpoints()
-            .name_contains(&page.fragment)
-            .creation_time_after(sdk_moment(page.created_after))
-            .sort_by(EndpointSortKey::CreationTime)
-            .sort_order(OrderKey::Descending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(page.token.clone());
-        let output = call.send().await.map_err(classify)?;
-        Ok(JobPage {
-            jobs: output.endpoints().iter().filter_map(summary).collect(),
-            next: output.next_token().map(str::to_owned),
-        })
-    }
-
-    async fn delete(&self, name: &str) -> Result<(), AwsError> {
-        let call = self.client.delete_endpoint().endpoint_name(name);
-        call.send().await.map(drop).map_err(classify)
     }
 
     async fn delete_config(&self, name: &str) -> Result<(), AwsError> {
@@ -201,6 +144,49 @@ impl Endpoints for Hosting {
         answer.truncate(ANSWER_MAX);
         Ok(answer)
     }
+}
+
+/// Creates an endpoint whose configuration has its name, as long as the claim holds.
+pub(crate) async fn create(
+    client: &Client,
+    request: &EndpointRequest,
+    holds: ClaimHolds,
+) -> Result<(), AwsError> {
+    let sent = client
+        .create_endpoint()
+        .endpoint_name(&request.job_name)
+        .endpoint_config_name(&request.job_name)
+        .set_tags(tags(&request.tags))
+        .customize()
+        .interceptor(OnlyWhileHeld(holds));
+    sent.send().await.map(drop).map_err(classify)
+}
+
+pub(crate) async fn describe(client: &Client, name: &str) -> Result<ObservedJob, AwsError> {
+    let call = client.describe_endpoint().endpoint_name(name);
+    let output = call.send().await.map_err(classify)?;
+    Ok(observed(name, &output))
+}
+
+pub(crate) async fn list(client: &Client, page: &PageRequest) -> Result<JobPage, AwsError> {
+    let call = client
+        .list_endpoints()
+        .name_contains(&page.fragment)
+        .creation_time_after(sdk_moment(page.created_after))
+        .sort_by(EndpointSortKey::CreationTime)
+        .sort_order(OrderKey::Descending)
+        .max_results(PAGE_SIZE)
+        .set_next_token(page.token.clone());
+    let output = call.send().await.map_err(classify)?;
+    Ok(JobPage {
+        jobs: output.endpoints().iter().filter_map(summary).collect(),
+        next: output.next_token().map(str::to_owned),
+    })
+}
+
+pub(crate) async fn delete(client: &Client, name: &str) -> Result<(), AwsError> {
+    let call = client.delete_endpoint().endpoint_name(name);
+    call.send().await.map(drop).map_err(classify)
 }
 
 /// An image with a `model.tar.gz`, or with an uncompressed model below a prefix.

@@ -21,6 +21,7 @@ mod s3;
 mod sagemaker;
 mod scheduler;
 mod sts;
+mod training;
 mod transform;
 mod tuning;
 
@@ -36,7 +37,6 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 pub use cloudwatch::CloudWatch;
 pub use description::description;
 pub use ecr::Ecr;
-pub use endpoints::Hosting;
 pub use iam::Iam;
 pub use iterations::SageMakerMetrics;
 pub use logs::CloudWatchLogs;
@@ -54,11 +54,8 @@ pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The ports of one region.
 #[derive(Debug, Clone)]
 pub struct Region {
-    pub jobs: SageMaker,
-    pub processing: SageMaker,
-    pub tuning: SageMaker,
-    pub transform: SageMaker,
-    pub endpoints: Hosting,
+    /// Jobs, endpoints and the model registry.
+    pub sagemaker: SageMaker,
     pub metrics: CloudWatch,
     pub quotas: ServiceQuotas,
     pub objects: S3,
@@ -68,7 +65,6 @@ pub struct Region {
     pub identity: Sts,
     pub permissions: Iam,
     pub images: Ecr,
-    pub registry: SageMaker,
     pub schedules: Scheduler,
 }
 
@@ -108,13 +104,8 @@ pub async fn connect_to(endpoint: &str, s3_endpoint: &str, region: &str) -> Regi
 }
 
 fn ports(config: &SdkConfig) -> Region {
-    let sagemaker = SageMaker::new(config);
     Region {
-        jobs: sagemaker.clone(),
-        processing: sagemaker.clone(),
-        tuning: sagemaker.clone(),
-        transform: sagemaker.clone(),
-        endpoints: Hosting::new(config),
+        sagemaker: SageMaker::new(config),
         metrics: CloudWatch::new(config),
         quotas: ServiceQuotas::new(config),
         objects: S3::new(config),
@@ -124,7 +115,6 @@ fn ports(config: &SdkConfig) -> Region {
         identity: Sts::new(config),
         permissions: Iam::new(config),
         images: Ecr::new(config),
-        registry: sagemaker,
         schedules: Scheduler::new(config),
     }
 }

@@ -12,10 +12,9 @@ use bakeoff_domain::ports::{ModelRegistry, Page, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 
 use crate::convert;
+use crate::convert::PAGE_SIZE;
 use crate::error::classify;
 use crate::sagemaker::SageMaker;
-
-const PAGE_SIZE: i32 = 100;
 
 fn status(approval: Approval) -> ModelApprovalStatus {
     match approval {

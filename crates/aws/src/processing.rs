@@ -1,7 +1,7 @@
 //! Processing jobs on aws-sdk-sagemaker. SageMaker reports neither phases nor billed seconds of them: the
 //! status stands for the phase, and an ended job is billed from its start to its end.
 
-use async_trait::async_trait;
+use aws_sdk_sagemaker::Client;
 use aws_sdk_sagemaker::operation::create_processing_job::builders::CreateProcessingJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_processing_job::DescribeProcessingJobOutput;
 use aws_sdk_sagemaker::types::{
@@ -11,61 +11,55 @@ use aws_sdk_sagemaker::types::{
     ProcessingS3DataType, ProcessingS3Input, ProcessingS3InputMode, ProcessingS3Output,
     ProcessingS3UploadMode, ProcessingStoppingCondition, SortBy, SortOrder,
 };
-use bakeoff_domain::ports::{JobPage, PageRequest, ProcessingJobs};
+use bakeoff_domain::ports::{JobPage, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::processing::{self, ProcessingJobRequest};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 
-use crate::convert::{int, moment, readable, sdk_moment, status, tags};
+use crate::convert::{PAGE_SIZE, int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
-use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
-#[async_trait]
-impl ProcessingJobs for SageMaker {
-    async fn create(&self, request: &ProcessingJobRequest) -> Result<(), AwsError> {
-        let call = fill(self.client.create_processing_job(), request);
-        call.send().await.map(drop).map_err(classify)
-    }
+pub(crate) async fn create(
+    client: &Client,
+    request: &ProcessingJobRequest,
+) -> Result<(), AwsError> {
+    let call = fill(client.create_processing_job(), request);
+    call.send().await.map(drop).map_err(classify)
+}
 
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let call = self
-            .client
-            .describe_processing_job()
-            .processing_job_name(job_name);
-        let output = call.send().await.map_err(classify)?;
-        Ok(observed(job_name, &output))
-    }
+pub(crate) async fn describe(client: &Client, job_name: &str) -> Result<ObservedJob, AwsError> {
+    let call = client
+        .describe_processing_job()
+        .processing_job_name(job_name);
+    let output = call.send().await.map_err(classify)?;
+    Ok(observed(job_name, &output))
+}
 
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        let call = self
-            .client
-            .stop_processing_job()
-            .processing_job_name(job_name);
-        call.send().await.map(drop).map_err(classify)
-    }
+pub(crate) async fn stop(client: &Client, job_name: &str) -> Result<(), AwsError> {
+    let call = client.stop_processing_job().processing_job_name(job_name);
+    call.send().await.map(drop).map_err(classify)
+}
 
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let call = self
-            .client
-            .list_processing_jobs()
-            .name_contains(&page.fragment)
-            .creation_time_after(sdk_moment(page.created_after))
-            .sort_by(SortBy::CreationTime)
-            .sort_order(SortOrder::Descending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(page.token.clone());
-        let output = call.send().await.map_err(classify)?;
-        Ok(JobPage {
-            jobs: output
-                .processing_job_summaries()
-                .iter()
-                .filter_map(summary)
-                .collect(),
-            next: output.next_token().map(str::to_owned),
-        })
-    }
+pub(crate) async fn list(client: &Client, page: &PageRequest) -> Result<JobPage, AwsError> {
+    let call = client
+        .list_processing_jobs()
+        .name_contains(&page.fragment)
+        .creation_time_after(sdk_moment(page.created_after))
+        .sort_by(SortBy::CreationTime)
+        .sort_order(SortOrder::Descending)
+        .max_results(PAGE_SIZE)
+        .set_next_token(page.token.clone());
+    let output = call.send().await.map_err(classify)?;
+    Ok(JobPage {
+        jobs: output
+            .processing_job_summaries()
+            .iter()
+            .filter_map(summary)
+            .collect(),
+        next: output.next_token().map(str::to_owned),
+    })
 }
 
 fn input(input: &processing::ProcessingInput) -> ProcessingInput {

@@ -1,84 +1,81 @@
-//! Training jobs on aws-sdk-sagemaker.
+//! Jobs of every kind on aws-sdk-sagemaker: each kind has its module.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sagemaker::Client;
-use aws_sdk_sagemaker::types::{ResourceConfigForUpdate, SortBy, SortOrder};
-use bakeoff_domain::ports::{JobPage, PageRequest, TrainingJobs};
+use aws_sdk_sagemaker::types::ResourceConfigForUpdate;
+use bakeoff_domain::ports::{ClaimHolds, JobPage, Jobs, Page, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
-use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_domain::sagemaker::tuning::TunedTrial;
 
-use crate::convert;
 use crate::error::classify;
+use crate::{endpoints, processing, training, transform, tuning};
 
-pub(crate) const PAGE_SIZE: i32 = 100;
-
-/// SageMaker in one region.
+/// SageMaker in one region, with what its endpoints answer.
 #[derive(Debug, Clone)]
 pub struct SageMaker {
     pub(crate) client: Client,
+    pub(crate) runtime: aws_sdk_sagemakerruntime::Client,
 }
 
 impl SageMaker {
     pub(crate) fn new(config: &SdkConfig) -> Self {
         Self {
             client: Client::new(config),
+            runtime: aws_sdk_sagemakerruntime::Client::new(config),
         }
     }
 }
 
 #[async_trait]
-impl TrainingJobs for SageMaker {
-    async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError> {
-        let call = convert::fill(self.client.create_training_job(), request);
-        call.send().await.map(drop).map_err(classify)
+impl Jobs for SageMaker {
+    async fn create(&self, job: &Job, holds: ClaimHolds) -> Result<(), AwsError> {
+        let client = &self.client;
+        match job {
+            Job::Training(request) => training::create(client, request).await,
+            Job::Processing(request) => processing::create(client, request).await,
+            Job::Tuning(request) => tuning::create(client, request).await,
+            Job::Transform(request) => transform::create(client, request).await,
+            Job::Endpoint(request) => endpoints::create(client, request, holds).await,
+        }
     }
 
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let output = self
-            .client
-            .describe_training_job()
-            .training_job_name(job_name)
-            .send()
-            .await
-            .map_err(classify)?;
-        Ok(convert::observed(job_name, &output))
+    async fn describe(&self, kind: JobKind, job_name: &str) -> Result<ObservedJob, AwsError> {
+        let client = &self.client;
+        match kind {
+            JobKind::Training => training::describe(client, job_name).await,
+            JobKind::Processing => processing::describe(client, job_name).await,
+            JobKind::Tuning => tuning::describe(client, job_name).await,
+            JobKind::Transform => transform::describe(client, job_name).await,
+            JobKind::Endpoint => endpoints::describe(client, job_name).await,
+        }
     }
 
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        self.client
-            .stop_training_job()
-            .training_job_name(job_name)
-            .send()
-            .await
-            .map(drop)
-            .map_err(classify)
+    async fn stop(&self, kind: JobKind, job_name: &str) -> Result<(), AwsError> {
+        let client = &self.client;
+        match kind {
+            JobKind::Training => training::stop(client, job_name).await,
+            JobKind::Processing => processing::stop(client, job_name).await,
+            JobKind::Tuning => tuning::stop(client, job_name).await,
+            JobKind::Transform => transform::stop(client, job_name).await,
+            JobKind::Endpoint => endpoints::delete(client, job_name).await,
+        }
     }
 
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let output = self
-            .client
-            .list_training_jobs()
-            .name_contains(&page.fragment)
-            .creation_time_after(convert::sdk_moment(page.created_after))
-            .sort_by(SortBy::CreationTime)
-            .sort_order(SortOrder::Descending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(page.token.clone())
-            .send()
-            .await
-            .map_err(classify)?;
-        Ok(JobPage {
-            jobs: output
-                .training_job_summaries()
-                .iter()
-                .filter_map(convert::summary)
-                .collect(),
-            next: output.next_token().map(str::to_owned),
-        })
+    async fn list(&self, kind: JobKind, page: &PageRequest) -> Result<JobPage, AwsError> {
+        let client = &self.client;
+        match kind {
+            JobKind::Training => training::list(client, page).await,
+            JobKind::Processing => processing::list(client, page).await,
+            JobKind::Tuning => tuning::list(client, page).await,
+            JobKind::Transform => transform::list(client, page).await,
+            JobKind::Endpoint => endpoints::list(client, page).await,
+        }
     }
 
     async fn end_pool(&self, job_name: &str) -> Result<(), AwsError> {
@@ -106,5 +103,13 @@ impl TrainingJobs for SageMaker {
             .iter()
             .filter_map(|tag| Some((tag.key()?.to_owned(), tag.value()?.to_owned())));
         Ok(pairs.collect())
+    }
+
+    async fn trials(
+        &self,
+        job_name: &str,
+        token: Option<String>,
+    ) -> Result<Page<TunedTrial>, AwsError> {
+        tuning::trials(&self.client, job_name, token).await
     }
 }

@@ -1,7 +1,7 @@
 //! Batch transform jobs on aws-sdk-sagemaker. Their status stands for the phase, and an ended job is billed from
 //! its start to its end.
 
-use async_trait::async_trait;
+use aws_sdk_sagemaker::Client;
 use aws_sdk_sagemaker::operation::create_transform_job::builders::CreateTransformJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_transform_job::DescribeTransformJobOutput;
 use aws_sdk_sagemaker::types::{
@@ -9,56 +9,51 @@ use aws_sdk_sagemaker::types::{
     SplitType, TransformDataSource, TransformInput, TransformInstanceType, TransformJobStatus,
     TransformJobSummary, TransformOutput, TransformResources, TransformS3DataSource,
 };
-use bakeoff_domain::ports::{JobPage, PageRequest, TransformJobs};
+use bakeoff_domain::ports::{JobPage, PageRequest};
 use bakeoff_domain::sagemaker::endpoint::TransformJobRequest;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
 use bakeoff_domain::sagemaker::request::{self, MARKER};
 
-use crate::convert::{int, moment, readable, sdk_moment, status, tags};
+use crate::convert::{PAGE_SIZE, int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
-use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
-#[async_trait]
-impl TransformJobs for SageMaker {
-    async fn create(&self, request: &TransformJobRequest) -> Result<(), AwsError> {
-        let call = fill(self.client.create_transform_job(), request);
-        call.send().await.map(drop).map_err(classify)
-    }
+pub(crate) async fn create(client: &Client, request: &TransformJobRequest) -> Result<(), AwsError> {
+    let call = fill(client.create_transform_job(), request);
+    call.send().await.map(drop).map_err(classify)
+}
 
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let call = self.client.describe_transform_job();
-        let output = call.transform_job_name(job_name).send().await;
-        Ok(observed(job_name, &output.map_err(classify)?))
-    }
+pub(crate) async fn describe(client: &Client, job_name: &str) -> Result<ObservedJob, AwsError> {
+    let call = client.describe_transform_job();
+    let output = call.transform_job_name(job_name).send().await;
+    Ok(observed(job_name, &output.map_err(classify)?))
+}
 
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        let call = self.client.stop_transform_job();
-        let output = call.transform_job_name(job_name).send().await;
-        output.map(drop).map_err(classify)
-    }
+pub(crate) async fn stop(client: &Client, job_name: &str) -> Result<(), AwsError> {
+    let call = client.stop_transform_job();
+    let output = call.transform_job_name(job_name).send().await;
+    output.map(drop).map_err(classify)
+}
 
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let call = self
-            .client
-            .list_transform_jobs()
-            .name_contains(&page.fragment)
-            .creation_time_after(sdk_moment(page.created_after))
-            .sort_by(SortBy::CreationTime)
-            .sort_order(SortOrder::Descending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(page.token.clone());
-        let output = call.send().await.map_err(classify)?;
-        Ok(JobPage {
-            jobs: output
-                .transform_job_summaries()
-                .iter()
-                .filter_map(summary)
-                .collect(),
-            next: output.next_token().map(str::to_owned),
-        })
-    }
+pub(crate) async fn list(client: &Client, page: &PageRequest) -> Result<JobPage, AwsError> {
+    let call = client
+        .list_transform_jobs()
+        .name_contains(&page.fragment)
+        .creation_time_after(sdk_moment(page.created_after))
+        .sort_by(SortBy::CreationTime)
+        .sort_order(SortOrder::Descending)
+        .max_results(PAGE_SIZE)
+        .set_next_token(page.token.clone());
+    let output = call.send().await.map_err(classify)?;
+    Ok(JobPage {
+        jobs: output
+            .transform_job_summaries()
+            .iter()
+            .filter_map(summary)
+            .collect(),
+        next: output.next_token().map(str::to_owned),
+    })
 }
 
 fn source(request: &TransformJobRequest) -> TransformInput {

@@ -1,7 +1,7 @@
 //! Hyperparameter tuning jobs on aws-sdk-sagemaker. SageMaker reports the time of each trial and not that of the
 //! whole: what a tuning job is billed is the sum over its trials, which are listed apart.
 
-use async_trait::async_trait;
+use aws_sdk_sagemaker::Client;
 use aws_sdk_sagemaker::operation::create_hyper_parameter_tuning_job::builders::CreateHyperParameterTuningJobFluentBuilder;
 use aws_sdk_sagemaker::operation::describe_hyper_parameter_tuning_job::DescribeHyperParameterTuningJobOutput;
 use aws_sdk_sagemaker::types::{
@@ -20,7 +20,7 @@ use aws_sdk_sagemaker::types::{
     TrainingInstanceType, TrainingJobEarlyStoppingType, TrainingJobSortByOptions,
     TuningJobCompletionCriteria,
 };
-use bakeoff_domain::ports::{JobPage, Page, PageRequest, TuningJobs};
+use bakeoff_domain::ports::{JobPage, Page, PageRequest};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::{Actual, JobSummary, ObservedJob, seconds_between};
@@ -29,79 +29,71 @@ use bakeoff_domain::sagemaker::tuning::{
     Goal, NumberRange, Ranges, Scaling, Strategy, TunedTrial, TuningJobRequest, WarmStart,
 };
 
-use crate::convert::{input, int, moment, readable, sdk_moment, status, tags};
+use crate::convert::{PAGE_SIZE, input, int, moment, readable, sdk_moment, status, tags};
 use crate::error::classify;
-use crate::sagemaker::{PAGE_SIZE, SageMaker};
 
-#[async_trait]
-impl TuningJobs for SageMaker {
-    async fn create(&self, request: &TuningJobRequest) -> Result<(), AwsError> {
-        let call = fill(self.client.create_hyper_parameter_tuning_job(), request);
-        call.send().await.map(drop).map_err(classify)
-    }
+pub(crate) async fn create(client: &Client, request: &TuningJobRequest) -> Result<(), AwsError> {
+    let call = fill(client.create_hyper_parameter_tuning_job(), request);
+    call.send().await.map(drop).map_err(classify)
+}
 
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let call = self
-            .client
-            .describe_hyper_parameter_tuning_job()
-            .hyper_parameter_tuning_job_name(job_name);
-        let output = call.send().await.map_err(classify)?;
-        Ok(observed(job_name, &output))
-    }
+pub(crate) async fn describe(client: &Client, job_name: &str) -> Result<ObservedJob, AwsError> {
+    let call = client
+        .describe_hyper_parameter_tuning_job()
+        .hyper_parameter_tuning_job_name(job_name);
+    let output = call.send().await.map_err(classify)?;
+    Ok(observed(job_name, &output))
+}
 
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError> {
-        let call = self
-            .client
-            .stop_hyper_parameter_tuning_job()
-            .hyper_parameter_tuning_job_name(job_name);
-        call.send().await.map(drop).map_err(classify)
-    }
+pub(crate) async fn stop(client: &Client, job_name: &str) -> Result<(), AwsError> {
+    let call = client
+        .stop_hyper_parameter_tuning_job()
+        .hyper_parameter_tuning_job_name(job_name);
+    call.send().await.map(drop).map_err(classify)
+}
 
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let call = self
-            .client
-            .list_hyper_parameter_tuning_jobs()
-            .name_contains(&page.fragment)
-            .creation_time_after(sdk_moment(page.created_after))
-            .sort_by(HyperParameterTuningJobSortByOptions::CreationTime)
-            .sort_order(SortOrder::Descending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(page.token.clone());
-        let output = call.send().await.map_err(classify)?;
-        Ok(JobPage {
-            jobs: output
-                .hyper_parameter_tuning_job_summaries()
-                .iter()
-                .filter_map(summary)
-                .collect(),
-            next: output.next_token().map(str::to_owned),
-        })
-    }
+pub(crate) async fn list(client: &Client, page: &PageRequest) -> Result<JobPage, AwsError> {
+    let call = client
+        .list_hyper_parameter_tuning_jobs()
+        .name_contains(&page.fragment)
+        .creation_time_after(sdk_moment(page.created_after))
+        .sort_by(HyperParameterTuningJobSortByOptions::CreationTime)
+        .sort_order(SortOrder::Descending)
+        .max_results(PAGE_SIZE)
+        .set_next_token(page.token.clone());
+    let output = call.send().await.map_err(classify)?;
+    Ok(JobPage {
+        jobs: output
+            .hyper_parameter_tuning_job_summaries()
+            .iter()
+            .filter_map(summary)
+            .collect(),
+        next: output.next_token().map(str::to_owned),
+    })
+}
 
-    async fn trials(
-        &self,
-        job_name: &str,
-        token: Option<String>,
-    ) -> Result<Page<TunedTrial>, AwsError> {
-        // Sorted by the objective, those without one would be missing.
-        let call = self
-            .client
-            .list_training_jobs_for_hyper_parameter_tuning_job()
-            .hyper_parameter_tuning_job_name(job_name)
-            .sort_by(TrainingJobSortByOptions::CreationTime)
-            .sort_order(SortOrder::Ascending)
-            .max_results(PAGE_SIZE)
-            .set_next_token(token);
-        let output = call.send().await.map_err(classify)?;
-        Ok(Page {
-            items: output
-                .training_job_summaries()
-                .iter()
-                .filter_map(trial)
-                .collect(),
-            next: output.next_token().map(str::to_owned),
-        })
-    }
+pub(crate) async fn trials(
+    client: &Client,
+    job_name: &str,
+    token: Option<String>,
+) -> Result<Page<TunedTrial>, AwsError> {
+    // Sorted by the objective, those without one would be missing.
+    let call = client
+        .list_training_jobs_for_hyper_parameter_tuning_job()
+        .hyper_parameter_tuning_job_name(job_name)
+        .sort_by(TrainingJobSortByOptions::CreationTime)
+        .sort_order(SortOrder::Ascending)
+        .max_results(PAGE_SIZE)
+        .set_next_token(token);
+    let output = call.send().await.map_err(classify)?;
+    Ok(Page {
+        items: output
+            .training_job_summaries()
+            .iter()
+            .filter_map(trial)
+            .collect(),
+        next: output.next_token().map(str::to_owned),
+    })
 }
 
 fn strategy(strategy: Strategy) -> HyperParameterTuningJobStrategyType {

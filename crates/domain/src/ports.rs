@@ -11,53 +11,36 @@ use crate::checkpoint::StoredObject;
 use crate::doctor::Caller;
 use crate::doctor::questions::{Decision, Question, RoleFound};
 use crate::model_package::{Approval, ModelPackageRequest, ObservedPackage};
-use crate::sagemaker::endpoint::{EndpointRequest, ModelRequest, SmokeTest, TransformJobRequest};
+use crate::sagemaker::endpoint::{EndpointRequest, ModelRequest, SmokeTest};
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::image::EcrImage;
+use crate::sagemaker::job::Job;
 use crate::sagemaker::kind::JobKind;
 use crate::sagemaker::log::LogLine;
 use crate::sagemaker::metrics::{MetricQuery, Series};
 use crate::sagemaker::observed::{JobSummary, ObservedJob};
-use crate::sagemaker::processing::ProcessingJobRequest;
 use crate::sagemaker::quota::Quota;
-use crate::sagemaker::request::TrainingJobRequest;
 use crate::sagemaker::schedule::ScheduledEnd;
-use crate::sagemaker::tuning::{TunedTrial, TuningJobRequest};
+use crate::sagemaker::tuning::TunedTrial;
 
-/// SageMaker training jobs.
+/// Jobs of every kind. A job's model and an endpoint's configuration are created first ([`Endpoints`]).
 #[async_trait]
-pub trait TrainingJobs: Send + Sync {
-    async fn create(&self, request: &TrainingJobRequest) -> Result<(), AwsError>;
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// One page of the jobs whose name contains `fragment`, created after a moment, newest first.
-    /// An empty page may have a successor: only a missing token marks the end.
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
+pub trait Jobs: Send + Sync {
+    /// An endpoint is not created once the claim no longer holds: unlike a job's, the name of one that is gone is free
+    /// again, and a create that stood still for hours would begin a second life.
+    async fn create(&self, job: &Job, holds: ClaimHolds) -> Result<(), AwsError>;
+    /// Of a tuning job, without its trials; of an endpoint, without its marker, which is a tag. An endpoint that is not
+    /// there any more is not found.
+    async fn describe(&self, kind: JobKind, job_name: &str) -> Result<ObservedJob, AwsError>;
+    /// An endpoint is deleted.
+    async fn stop(&self, kind: JobKind, job_name: &str) -> Result<(), AwsError>;
+    /// One page of the jobs whose name contains `fragment`, created after a moment, newest first; without deleted
+    /// endpoints. An empty page may have a successor: only a missing token marks the end.
+    async fn list(&self, kind: JobKind, page: &PageRequest) -> Result<JobPage, AwsError>;
     /// Ends the warm pool of a finished job by setting its keep-alive to zero.
     async fn end_pool(&self, job_name: &str) -> Result<(), AwsError>;
     /// Tags of a job, by its ARN.
     async fn tags(&self, arn: &str) -> Result<BTreeMap<String, String>, AwsError>;
-}
-
-/// SageMaker processing jobs. Their secondary status is their status: SageMaker tells no other.
-#[async_trait]
-pub trait ProcessingJobs: Send + Sync {
-    async fn create(&self, request: &ProcessingJobRequest) -> Result<(), AwsError>;
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// As [`TrainingJobs::list`].
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
-}
-
-/// SageMaker hyperparameter tuning jobs.
-#[async_trait]
-pub trait TuningJobs: Send + Sync {
-    async fn create(&self, request: &TuningJobRequest) -> Result<(), AwsError>;
-    /// Without its trials.
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// As [`TrainingJobs::list`].
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
     /// A page of the trials of a tuning job. What spot saved is not in it.
     async fn trials(
         &self,
@@ -66,29 +49,17 @@ pub trait TuningJobs: Send + Sync {
     ) -> Result<Page<TunedTrial>, AwsError>;
 }
 
-/// SageMaker batch transform jobs.
-#[async_trait]
-pub trait TransformJobs: Send + Sync {
-    /// Without its model.
-    async fn create(&self, request: &TransformJobRequest) -> Result<(), AwsError>;
-    async fn describe(&self, job_name: &str) -> Result<ObservedJob, AwsError>;
-    async fn stop(&self, job_name: &str) -> Result<(), AwsError>;
-    /// As [`TrainingJobs::list`].
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
-}
-
-/// An endpoint's request to create or update it: which configuration it gets.
+/// Which configuration an endpoint is to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndpointCall<'a> {
+pub struct EndpointUpdate<'a> {
     pub endpoint: &'a str,
     pub config: &'a str,
-    pub tags: &'a BTreeMap<String, String>,
 }
 
 /// Whether the claim on which a call is made still holds, asked right before the call leaves.
 pub type ClaimHolds = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Models, endpoint configurations and endpoints.
+/// Models and endpoint configurations, and what an endpoint does beside being a job.
 #[async_trait]
 pub trait Endpoints: Send + Sync {
     async fn create_model(
@@ -99,15 +70,7 @@ pub trait Endpoints: Send + Sync {
     ) -> Result<(), AwsError>;
     /// A configuration with one variant, whose model has the same name.
     async fn create_config(&self, name: &str, request: &EndpointRequest) -> Result<(), AwsError>;
-    /// Refuses to send it once the claim no longer holds: unlike a job's, the name of an endpoint that is gone is free
-    /// again, and a create that stood still for hours would begin a second life.
-    async fn create(&self, call: EndpointCall<'_>, holds: ClaimHolds) -> Result<(), AwsError>;
-    async fn update(&self, call: EndpointCall<'_>) -> Result<(), AwsError>;
-    /// Without its marker, which is a tag. What is not there any more is not found.
-    async fn describe(&self, name: &str) -> Result<ObservedJob, AwsError>;
-    /// As [`TrainingJobs::list`]; deleted endpoints are not listed.
-    async fn list(&self, page: &PageRequest) -> Result<JobPage, AwsError>;
-    async fn delete(&self, name: &str) -> Result<(), AwsError>;
+    async fn update(&self, update: EndpointUpdate<'_>) -> Result<(), AwsError>;
     async fn delete_config(&self, name: &str) -> Result<(), AwsError>;
     async fn delete_model(&self, name: &str) -> Result<(), AwsError>;
     /// Sends a request to an endpoint that serves, and returns the answer, at most [`ANSWER_MAX`] bytes of it.
@@ -130,8 +93,7 @@ pub trait Schedules: Send + Sync {
 /// Bytes of an endpoint's answer that are read.
 pub const ANSWER_MAX: usize = 1024 * 1024;
 
-/// Selects a page of ListTrainingJobs or ListProcessingJobs, or of ListModelPackages, where the fragment is the whole name of
-/// the group.
+/// Selects a page of a listing of jobs, or of ListModelPackages, where the fragment is the whole name of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
     pub fragment: String,
@@ -139,7 +101,7 @@ pub struct PageRequest {
     pub token: Option<String>,
 }
 
-/// A page of ListTrainingJobs or ListProcessingJobs.
+/// A page of a listing of jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobPage {
     pub jobs: Vec<JobSummary>,

@@ -9,8 +9,8 @@ use bakeoff_domain::endpoint::check::{HOURS_MAX, endpoint_flaws, served_model};
 use bakeoff_domain::endpoint::scheduled_end::{NO_ROLE, no_end};
 use bakeoff_domain::ids::EndpointId;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::sagemaker::endpoint::REVISIONS_MAX;
-use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::endpoint::{EndpointRequest, REVISIONS_MAX};
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::spec::labels;
 use bakeoff_domain::spec::pipeline::endpoint::{EndpointSpec, ServedSpec};
 use serde::Deserialize;
@@ -364,12 +364,16 @@ async fn extend(
         return Ok(());
     }
     let (project, region) = (endpoint.project_id, &endpoint.region);
-    let mut request = endpoint.request()?;
+    let request = endpoint.request()?;
+    let lives = |hours: u32| {
+        Job::Endpoint(Box::new(EndpointRequest {
+            time_to_live_seconds: hours.saturating_mul(3600),
+            ..request.clone()
+        }))
+    };
     // What is around its time to live is reserved already.
-    request.time_to_live_seconds = has.saturating_mul(3600);
-    let before = endpoints::priced(app, project, region, JobRequest::Endpoint(&request)).await?;
-    request.time_to_live_seconds = hours * 3600;
-    let after = endpoints::priced(app, project, region, JobRequest::Endpoint(&request)).await?;
+    let before = endpoints::priced(app, project, region, &lives(has)).await?;
+    let after = endpoints::priced(app, project, region, &lives(hours)).await?;
     let usd = after.worst.total_usd - before.worst.total_usd;
     let by = Extension {
         hours: hours - has,

@@ -16,9 +16,8 @@ use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::outcome::{Outcome, Pauses, Predicted, Tokens, Wait};
 use bakeoff_domain::ranking::race::{self, Leader};
 use bakeoff_domain::ranking::start::{self, Start};
-use bakeoff_domain::sagemaker::endpoint::{EndpointRequest, TransformJobRequest};
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
-use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
 use bakeoff_domain::spec::{
@@ -29,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::predict::Calibration;
-use crate::predict::billed::Beside;
+use crate::predict::billed::BesideSteps;
 use crate::predict::fit::{self, Fit};
 use crate::predict::forecast::{self, Forecast, Interval};
 use crate::recurring::{self, MoreOften};
@@ -79,17 +78,8 @@ pub struct TrialPlan {
     /// Predicted speed, hours and dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
-    /// The request without name, marker and checkpoint folder: each attempt adds its own.
-    pub request: Option<TrainingJobRequest>,
-    /// The same of a job of another kind; one of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub processing: Option<ProcessingJobRequest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tuning: Option<TuningJobRequest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transform: Option<TransformJobRequest>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<EndpointRequest>,
+    /// Its job without name, marker and checkpoint folder: each attempt adds its own. Empty where it cannot run.
+    pub job: Option<Job>,
 }
 
 impl TrialPlan {
@@ -120,11 +110,7 @@ impl TrialPlan {
             expected_wait: None,
             overhead: None,
             forecast: None,
-            request: None,
-            processing: None,
-            tuning: None,
-            transform: None,
-            endpoint: None,
+            job: None,
         }
     }
 
@@ -157,43 +143,37 @@ impl TrialPlan {
 
 impl TrialPlan {
     /// A job as a trial of its step, which compares nothing.
-    pub fn of_step(name: &str, job: StepJob, price: Price, worst_case: WorstCase) -> Self {
-        let request = job.request();
-        let (kind, count) = (request.instance_type().to_owned(), request.instance_count());
-        let is_spot =
-            matches!(&job, StepJob::Tuning(one) if one.training.max_wait_seconds.is_some());
-        let option = if is_spot {
+    pub fn of_step(name: &str, job: Job, price: Price, worst_case: WorstCase) -> Self {
+        let (kind, count) = (job.instance_type().to_owned(), job.instance_count());
+        let option = if job.is_spot() {
             PurchaseOption::Spot
         } else {
             PurchaseOption::OnDemand
         };
-        let mut plan = Self {
+        Self {
             price: Some(price),
             worst_case: Some(worst_case),
+            job: Some(job),
             ..Self::empty(name.to_owned(), kind, count, option)
-        };
-        match job {
-            StepJob::Processing(one) => plan.processing = Some(one),
-            StepJob::Tuning(one) => plan.tuning = Some(*one),
-            StepJob::Transform(one) => plan.transform = Some(one),
-            StepJob::Endpoint(one) => plan.endpoint = Some(one),
         }
-        plan
     }
 
-    /// The kind of its jobs, whether or not the request is known.
+    /// The kind of its jobs; one that cannot run was to train.
     pub fn kind(&self) -> JobKind {
-        self.job().map_or(JobKind::Training, JobRequest::kind)
+        self.job.as_ref().map_or(JobKind::Training, Job::kind)
     }
 
-    /// What its attempts send.
-    pub fn job(&self) -> Option<JobRequest<'_>> {
-        let training = self.request.as_ref().map(JobRequest::Training);
-        training
-            .or_else(|| self.processing.as_ref().map(JobRequest::Processing))
-            .or_else(|| self.tuning.as_ref().map(JobRequest::Tuning))
-            .or_else(|| self.transform.as_ref().map(JobRequest::Transform))
-            .or_else(|| self.endpoint.as_ref().map(JobRequest::Endpoint))
+    /// The request of a trial that trains, which is every one of an experiment.
+    pub fn training(&self) -> Option<&TrainingJobRequest> {
+        self.job.as_ref().and_then(Job::training)
+    }
+
+    /// The request of a trial that is a tuning job.
+    pub fn tuning(&self) -> Option<&TuningJobRequest> {
+        match &self.job {
+            Some(Job::Tuning(request)) => Some(request),
+            _ => None,
+        }
     }
 
     /// Whether the trial is to be started.
@@ -393,22 +373,21 @@ pub fn send_as_measured(
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) {
-    let (Some(rendered), Some(workload)) = (&plan.request, &spec.workload) else {
+    let (Some(rendered), Some(workload)) = (plan.training(), &spec.workload) else {
         return;
     };
     // The trial may have evaluated more often than the full run does.
     let changed = measured.changed.keys().chain(&workload.recurring);
     let sent = request::of_full_run(&measured.request, rendered, changed);
-    let sent = TrainingJobRequest {
+    let sent = Job::Training(Box::new(TrainingJobRequest {
         checkpoint_trial: measured.checkpoint_trial,
         ..sent
-    };
+    }));
     plan.worst_case = plan.price.as_ref().map(|price| {
         let transfer = transfer_seconds(workload);
-        let sent = JobRequest::Training(&sent);
-        worst_case(sent, transfer, tariff, price, metrics_interval, now)
+        worst_case(&sent, transfer, tariff, price, metrics_interval, now)
     });
-    plan.request = Some(sent);
+    plan.job = Some(sent);
 }
 
 /// What a full run sends again.
@@ -515,7 +494,7 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         && candidate.profile.accelerators_per_replica() <= candidate.spec.accelerators();
     let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
     let price = bare.price.as_ref();
-    let beside = Beside::of(spec, candidate);
+    let beside = BesideSteps::of(spec, candidate);
     let option = bare.purchase_option;
     let forecast = instance.and_then(|_| {
         let law = &context.calibration;
@@ -535,12 +514,12 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
     let intervals_divided_by = more_often.as_ref().map(|often| often.divided_by);
     let own = beside.oftener(intervals_divided_by);
     let forecast = forecast.map(|one| one.of_trial(own, candidate, price, option));
-    let request = request::template(spec, sent, option, steps);
+    let job = Job::Training(Box::new(request::template(spec, sent, option, steps)));
     let transfer = transfer_seconds(workload);
-    let worst_case = bare.price.as_ref().map(|price| {
-        let sent = JobRequest::Training(&request);
-        worst_case(sent, transfer, tariff, price, metrics_interval, now)
-    });
+    let worst_case = bare
+        .price
+        .as_ref()
+        .map(|price| worst_case(&job, transfer, tariff, price, metrics_interval, now));
     TrialPlan {
         steps,
         fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
@@ -548,7 +527,7 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         overhead: Some(beside.overhead),
         intervals_divided_by,
         worst_case,
-        request: Some(request),
+        job: Some(job),
         ..bare
     }
 }

@@ -92,8 +92,7 @@ pub fn preview(
             None => (None, None),
         };
         let create_training_job = plan
-            .request
-            .as_ref()
+            .training()
             .map(|template| body::body(&request::for_attempt(template, &job_name, ATTEMPT, TRIAL)));
         let repeats = place
             .and_then(|place| spec.candidates.get(place))

@@ -65,10 +65,10 @@ impl Clock {
 /// The newest time seen on the domain clock; a much earlier reading means the clock was stepped
 /// back.
 #[derive(Debug, Default)]
-pub struct HighWater(Mutex<Seen>);
+pub struct HighWater(Mutex<ClockReadings>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct ClockReadings {
     newest: Option<DateTime<Utc>>,
     /// The last step back, as long as work that had begun before it may go on.
     step: Option<Step>,
@@ -109,7 +109,7 @@ impl HighWater {
             });
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ClockReadings> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

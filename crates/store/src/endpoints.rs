@@ -16,6 +16,7 @@ use bakeoff_domain::ids::{EndpointId, ExperimentId, ModelPackageId, ProjectId, T
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::endpoint::{EndpointRequest, ModelRequest};
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::spec::pipeline::endpoint::EndpointSpec;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -128,9 +129,11 @@ impl Endpoint {
 
     /// The request that it was created with.
     pub fn request(&self) -> Result<EndpointRequest, StoreError> {
-        let corrupt = || StoreError::corrupt("trials", self.trial_id, "plan");
         let plan: TrialPlan = stored::read(self.plan.clone(), "trials", self.trial_id, "plan")?;
-        plan.endpoint.ok_or_else(corrupt)
+        match plan.job {
+            Some(Job::Endpoint(request)) => Ok(*request),
+            _ => Err(StoreError::corrupt("trials", self.trial_id, "plan")),
+        }
     }
 }
 

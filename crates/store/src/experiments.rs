@@ -25,7 +25,7 @@ use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::ranking::full_run::FullRunOf;
 use bakeoff_domain::ranking::recommendation::Recommendation;
-use bakeoff_domain::sagemaker::kind::JobRequest;
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::{ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::plan::TrialPlan;
@@ -274,7 +274,7 @@ pub(crate) async fn insert_trial(
         now,
         (!plan.starts()).then_some(now),
         of.priority,
-        plan.request.as_ref().and_then(pool::match_key),
+        plan.training().and_then(pool::match_key),
         of.deadline,
         of.region,
         columns.is_price_estimated,
@@ -288,10 +288,11 @@ pub(crate) async fn insert_trial(
         // Should nobody judge the race any more, it starts then.
         if plan.held.is_some() { of.deadline } else { now },
         plan.held.is_none().then_some(now),
-        plan.request.as_ref().and_then(|request| Some(request.checkpoint_trial?.0)),
+        plan.training().and_then(|request| Some(request.checkpoint_trial?.0)),
         columns.job_kind,
-        plan.job()
-            .map(JobRequest::instances_at_once)
+        plan.job
+            .as_ref()
+            .map(Job::instances_at_once)
             .filter(|at_once| *at_once != plan.instance_count)
             .and_then(|at_once| i32::try_from(at_once).ok()),
     )

@@ -68,7 +68,32 @@ impl Document for FullRunOf {
     /// Full runs came when documents had versions.
     const VERSION: u32 = 1;
 }
-impl Document for TrialPlan {}
+impl Document for TrialPlan {
+    const VERSION: u32 = 3;
+
+    /// Before version 3, each kind of job had a member of its own.
+    fn upgrade(from: u32, mut document: Value) -> Value {
+        if from == 2
+            && let Value::Object(plan) = &mut document
+        {
+            let kinds = [
+                ("request", "training"),
+                ("processing", "processing"),
+                ("tuning", "tuning"),
+                ("transform", "transform"),
+                ("endpoint", "endpoint"),
+            ];
+            let mut job = Value::Null;
+            for (member, kind) in kinds {
+                if let Some(request) = plan.remove(member).filter(|request| !request.is_null()) {
+                    job = Value::Object(serde_json::Map::from_iter([(kind.to_owned(), request)]));
+                }
+            }
+            plan.insert("job".to_owned(), job);
+        }
+        document
+    }
+}
 impl Document for Vec<MetricDefinition> {}
 impl Document for Vec<Transition> {}
 impl Document for Vec<FinalMetric> {}
@@ -253,6 +278,26 @@ mod tests {
             }
             other => other.to_string(),
         }
+    }
+
+    /// The fixture is a trial that trains; the other kinds had members of their own.
+    #[test]
+    fn a_plan_of_any_kind_gets_its_job() {
+        let kinds = [
+            ("request", "training"),
+            ("processing", "processing"),
+            ("tuning", "tuning"),
+            ("transform", "transform"),
+            ("endpoint", "endpoint"),
+        ];
+        for (member, kind) in kinds {
+            let old = json!({"candidate": "a", "request": null, member: {"job_name": member}});
+            let new = TrialPlan::upgrade(2, old);
+            let job = json!({kind: {"job_name": member}});
+            assert_eq!(new, json!({"candidate": "a", "job": job}), "{member}");
+        }
+        let refused = TrialPlan::upgrade(2, json!({"candidate": "a", "request": null}));
+        assert_eq!(refused, json!({"candidate": "a", "job": null}));
     }
 
     #[test]

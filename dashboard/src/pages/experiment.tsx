@@ -257,11 +257,11 @@ function Candidates({ of, id }: { of: Schemas["Comparison"]; id: string }) {
 }
 
 function Evidence({ of, experiment, names }: { of: Schemas["RecommendationView"]; experiment: Schemas["ExperimentView"]; names: readonly string[] }) {
-  const objective = experiment.spec.objective as { deadline_hours?: number; budget_usd?: number } | undefined;
+  const objective = experiment.spec.objective;
   return (
     <>
       <Section title="Cost against hours" aside={<Source path={`/v1/experiments/${experiment.id}/recommendation`} />}>
-        {of.ranked.length > 0 ? <Pareto ranked={of.ranked} names={names} budget={objective?.budget_usd} deadline={objective?.deadline_hours} /> : <Empty what="No candidate can be ranked yet: each needs some minutes of steady training." />}
+        {of.ranked.length > 0 ? <Pareto ranked={of.ranked} names={names} budget={objective.full_run_budget_usd ?? undefined} deadline={objective.full_run_deadline_hours ?? undefined} /> : <Empty what="No candidate can be ranked yet: each needs some minutes of steady training." />}
       </Section>
       <div class="columns even">
         <Section title="Why">

@@ -15,6 +15,7 @@ use bakeoff_domain::model_package::{Approval, RegistryState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_domain::ports::PageRequest;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_service::aws::{Aws, Ports};
 use bakeoff_service::tasks::registrar;
 use chrono::TimeDelta;
@@ -256,9 +257,9 @@ async fn a_step_runs_in_moto_as_in_the_region(pool: PgPool) {
     let Some(moto) = Moto::start("none") else {
         return;
     };
-    let processing = ports_of(&moto.url, &moto.url).await.processing;
+    let jobs = ports_of(&moto.url, &moto.url).await.jobs;
     let ports = Ports {
-        processing: processing.clone(),
+        jobs: jobs.clone(),
         ..test.ports.clone()
     };
     test.app.place.aws = Arc::new(Aws::new(ports, test.app.clock.clone(), 100_000.0));
@@ -277,8 +278,8 @@ async fn a_step_runs_in_moto_as_in_the_region(pool: PgPool) {
         created_after: chrono::DateTime::UNIX_EPOCH,
         token: None,
     };
-    let mut there: Vec<String> = processing
-        .list(&request)
+    let mut there: Vec<String> = jobs
+        .list(JobKind::Processing, &request)
         .await
         .unwrap()
         .jobs
@@ -304,7 +305,7 @@ async fn an_endpoint_serves_in_moto_as_in_the_region(pool: PgPool) {
     let theirs = ports_of(&moto.url, &moto.url).await;
     let ports = Ports {
         endpoints: theirs.endpoints.clone(),
-        jobs: theirs.jobs,
+        jobs: theirs.jobs.clone(),
         ..test.ports.clone()
     };
     test.app.place.aws = Arc::new(Aws::new(ports, test.app.clock.clone(), 100_000.0));
@@ -321,6 +322,7 @@ async fn an_endpoint_serves_in_moto_as_in_the_region(pool: PgPool) {
         created_after: chrono::DateTime::UNIX_EPOCH,
         token: None,
     };
-    let left = theirs.endpoints.list(&request).await.unwrap();
+    let left = theirs.jobs.list(JobKind::Endpoint, &request);
+    let left = left.await.unwrap();
     assert!(left.jobs.is_empty(), "{left:#?}");
 }

@@ -219,7 +219,7 @@ fn look(document: &Value, fuzzed: &mut Fuzzed) {
         return;
     }
     for trial in plans.iter().filter(|trial| !trial.refused) {
-        let request = trial.request.as_ref().expect("what passes has a request");
+        let request = trial.training().expect("what passes has a request");
         let name = format!("bakeoff-00000000-{:032x}", fuzzed.passed.len());
         fuzzed.passed.push(body(&for_attempt(
             request,

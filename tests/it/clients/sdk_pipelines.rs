@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bakeoff_domain::pipeline::tuning;
-use bakeoff_domain::ports::EndpointCall;
+use bakeoff_domain::ports::EndpointUpdate;
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, ModelContainer, ModelRequest, ModelSource, Split, TransformJobRequest,
 };
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::spec::pipeline::tuning::TuningSpec;
 use serde_json::{Map, Value, json};
 
@@ -173,7 +175,7 @@ async fn tunings_are_sent_as_the_sdk_sends_them_and_the_bad_ones_are_refused() {
     for key in ["processed/train/a", "processed/val/a"] {
         region.put_object("sm-bucket", key);
     }
-    let jobs = ports_of(&region.url, &region.s3_url).await.tuning;
+    let jobs = ports_of(&region.url, &region.s3_url).await.jobs;
     let mut seen = 0;
     for (label, theirs) in all.iter().filter(|(label, _)| label.starts_with("tuning")) {
         if NOT_RENDERED.iter().any(|(name, _)| name == label) {
@@ -194,8 +196,9 @@ async fn tunings_are_sent_as_the_sdk_sends_them_and_the_bad_ones_are_refused() {
             let mut other = request.clone();
             (other.job_name, other.warm_start) = (parent.clone(), None);
             // It may be there from an earlier body, and over.
-            drop(jobs.create(&other).await);
-            drop(jobs.stop(parent).await);
+            let other = Job::Tuning(Box::new(other));
+            drop(jobs.create(&other, Arc::new(|| true)).await);
+            drop(jobs.stop(JobKind::Tuning, parent).await);
             region_advance(&region, 3600).await;
         }
         if is_bad {
@@ -211,8 +214,10 @@ async fn tunings_are_sent_as_the_sdk_sends_them_and_the_bad_ones_are_refused() {
             );
             continue;
         }
-        jobs.create(&request).await.unwrap();
-        let ours = untagged(sent(&region, &request.job_name).await);
+        let name = request.job_name.clone();
+        let job = Job::Tuning(Box::new(request));
+        jobs.create(&job, Arc::new(|| true)).await.unwrap();
+        let ours = untagged(sent(&region, &name).await);
         assert_eq!(ours, untagged(theirs.clone()), "{label}");
     }
     assert_eq!(seen, 6);
@@ -283,11 +288,13 @@ async fn endpoints_and_transforms_are_sent_as_the_sdk_sends_them() {
         volume_size_gb: None,
         tags: tags.clone(),
     };
-    ports
-        .endpoints
-        .create_config("m-1", &request)
-        .await
-        .unwrap();
+    let model = container(&all["deploy-model"]);
+    let made = ports.endpoints.create_model("m-3", &model, &none);
+    made.await.unwrap();
+    for name in ["m-1", "m-3"] {
+        let config = ports.endpoints.create_config(name, &request);
+        config.await.unwrap();
+    }
     let mut ours = sent(&region, "m-1").await["config"].clone();
     let mut wanted = theirs.clone();
     // The model and the configuration of one revision share a name; one time holds for downloading and starting; and
@@ -311,21 +318,18 @@ async fn endpoints_and_transforms_are_sent_as_the_sdk_sends_them() {
     let refused = ports.endpoints.create_config("m-2", &request).await;
     assert!(refused.is_err(), "a volume on a type with disks of its own");
     // CreateEndpoint and UpdateEndpoint name an endpoint and a configuration, and nothing else but tags.
-    let call = EndpointCall {
-        endpoint: "ep-1",
-        config: "m-1",
-        tags: &tags,
-    };
-    ports
-        .endpoints
-        .create(call, Arc::new(|| true))
-        .await
-        .unwrap();
+    let job = Job::Endpoint(Box::new(request));
+    let created = ports.jobs.create(&job, Arc::new(|| true));
+    created.await.unwrap();
     let theirs = &all["deploy-endpoint"];
     assert_eq!(theirs["EndpointName"], "ep-1");
     assert_eq!(theirs.as_object().unwrap().len(), 3);
     region_advance(&region, 3600).await;
-    ports.endpoints.update(call).await.unwrap();
+    let update = EndpointUpdate {
+        endpoint: "m-1",
+        config: "m-3",
+    };
+    ports.endpoints.update(update).await.unwrap();
     assert_eq!(all["update-endpoint"].as_object().unwrap().len(), 2);
     transforms_are_sent(&all, &region, &ports).await;
 }
@@ -370,11 +374,14 @@ async fn transforms_are_sent(
             environment: BTreeMap::new(),
             tags: BTreeMap::new(),
         };
-        ports.transform.create(&request).await.unwrap();
-        let mut ours = sent(region, &request.job_name).await;
+        let name = request.job_name.clone();
+        let job = Job::Transform(Box::new(request));
+        let created = ports.jobs.create(&job, Arc::new(|| true));
+        created.await.unwrap();
+        let mut ours = sent(region, &name).await;
         let mut theirs = theirs.clone();
         // The model of a job has its name.
-        assert_eq!(ours["ModelName"].take(), json!(request.job_name));
+        assert_eq!(ours["ModelName"].take(), json!(name));
         theirs["ModelName"].take();
         assert_eq!(ours, theirs, "{label}");
     }

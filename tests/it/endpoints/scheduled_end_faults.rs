@@ -1,16 +1,16 @@
 //! The end of an endpoint at AWS where it comes too early, too late or not at all: after it was carried out, after a
 //! deletion that was refused, of a create that waited, and of a schedule that somebody has deleted.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bakeoff_domain::endpoint::EndpointState;
-use bakeoff_domain::ports::EndpointCall;
+use bakeoff_domain::sagemaker::endpoint::EndpointRequest;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_process::clock::Clock;
 use bakeoff_service::tasks::scheduler;
 use chrono::TimeDelta;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::endpoints::lives::{body, created, until};
@@ -153,7 +153,7 @@ async fn a_schedule_that_is_gone_is_not_said_to_stand(pool: PgPool) {
 /// its claim meanwhile begins no second life, whose bill nobody would expect.
 #[sqlx::test(migrations = false)]
 async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
-    let test = TestApp::new(pool).await;
+    let test = TestApp::new(pool.clone()).await;
     let id = created(&test, &body("one")).await;
     until(&test, &id, EndpointState::InService).await;
     let name = jobs(&test.record().await)[0]["name"]
@@ -161,15 +161,15 @@ async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
         .unwrap()
         .to_owned();
     test.advance(WEEKEND).await;
-    let tags = BTreeMap::new();
-    let create = |holds: bool| {
-        let call = EndpointCall {
-            endpoint: &name,
-            config: &name,
-            tags: &tags,
-        };
-        test.ports.endpoints.create(call, Arc::new(move || holds))
-    };
+    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let mut request: EndpointRequest =
+        serde_json::from_value(plan["job"]["endpoint"].clone()).unwrap();
+    request.job_name = name;
+    let job = Job::Endpoint(Box::new(request));
+    let create = |holds: bool| test.ports.jobs.create(&job, Arc::new(move || holds));
     let refused = create(false).await.unwrap_err();
     assert!(
         matches!(&refused, AwsError::Unknown(why) if why.contains("not sent")),

@@ -422,6 +422,8 @@ fn the_command_line_checks_mends_and_plans_without_a_service() {
         (output.status.success(), &plans[0]["would_start"]),
         (true, &json!(true))
     );
+    // As the API answers.
+    assert!(plans[0]["candidates"][0]["request"].is_object());
     let output = bakeoff(&["plan", example.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(

@@ -6,11 +6,11 @@ use bakeoff_api::comparison::{ComparisonRow, Convergence};
 use bakeoff_api::decisions::DecisionView;
 use bakeoff_domain::measure::calibration::Figure;
 
+use bakeoff_api::plans::PlanView;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::recommendation::Conclusion;
-use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
 use reqwest::Method;
@@ -466,8 +466,9 @@ async fn a_model_without_layers_is_measured_and_compared(pool: PgPool) {
         assert!((images / tokens - 1.0).abs() < 1e-9, "{images} {tokens}");
         assert!(row.mfu_percent.is_none(), "{:?}", row.mfu_percent);
     }
-    let request = &plan.candidates[0].plan.request;
-    let sent = &request.as_ref().unwrap().hyperparameters;
+    let plan = test.plan_view(&asked).await;
+    let request = plan.candidates[0].plan.request.as_ref();
+    let sent = &request.unwrap().hyperparameters;
     assert!(sent.contains_key("max_steps") && !sent.contains_key("num_hidden_layers"));
 }
 
@@ -545,15 +546,15 @@ async fn what_recurs_is_brought_forward_in_a_probe(pool: PgPool) {
         workload["recurring"] = json!(["eval_steps", "save_steps"]);
         spec
     };
-    let every = |plan: &TrialPlan| {
+    let every = |plan: &PlanView| {
         let sent = &plan.request.as_ref().unwrap().hyperparameters;
         ["eval_steps", "save_steps"].map(|name| sent[name].parse::<u32>().unwrap())
     };
-    for one in test.plan(&asked("full")).await.candidates {
+    for one in test.plan_view(&asked("full")).await.candidates {
         assert_eq!(one.plan.intervals_divided_by, None);
         assert_eq!(every(&one.plan), [600, 600]);
     }
-    for one in test.plan(&asked("probe")).await.candidates {
+    for one in test.plan_view(&asked("probe")).await.candidates {
         let divided_by = one.plan.intervals_divided_by.unwrap();
         let [evaluates, saves] = every(&one.plan);
         assert!(evaluates < 400 && saves == evaluates, "{evaluates} {saves}");
@@ -566,7 +567,7 @@ async fn what_recurs_is_brought_forward_in_a_probe(pool: PgPool) {
     let mut on_spot = asked("probe");
     on_spot["candidates"][0]["purchase_options"] = json!(["spot"]);
     on_spot["max_wait_seconds"] = json!(72_000);
-    let spot = &test.plan(&on_spot).await.candidates[0].plan;
+    let spot = &test.plan_view(&on_spot).await.candidates[0].plan;
     assert_eq!((spot.intervals_divided_by, every(spot)), (None, [600, 600]));
     let share = async |policy: &str| {
         let id = test.start(&asked(policy)).await;

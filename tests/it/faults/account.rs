@@ -2,17 +2,17 @@
 
 use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::lifecycle::state::{AttemptState, TrialState};
-use bakeoff_planner::plan::TrialPlan;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_planner::render::request;
 use bakeoff_service::tasks::scheduler;
 use chrono::TimeDelta;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 
 use crate::endpoints::lives;
 use crate::faults::money::run;
 use crate::jobs::fleet::repeats;
-use crate::support::{TestApp, on_p5};
+use crate::support::{TestApp, create_job, on_p5, request_of};
 
 /// The account of the installation's jobs.
 const OWN: &str = "111122223333";
@@ -69,24 +69,20 @@ async fn a_job_of_our_name_in_another_account_settles_nothing(pool: PgPool) {
     test.tick().await;
     let trial = test.trials(&id).await.remove(0);
     let attempt = &trial.attempts[0];
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials")
-        .fetch_one(&pool)
-        .await
-        .unwrap();
-    let plan: TrialPlan = serde_json::from_value(plan).unwrap();
     let mut theirs = request::for_attempt(
-        &plan.request.unwrap(),
+        &request_of(&pool).await,
         &attempt.job_name,
         &attempt.id.to_string(),
         &trial.id.to_string(),
     );
     theirs.role_arn = format!("arn:aws:iam::{OTHER}:role/train");
     use_account(&test, OTHER).await;
-    test.ports.jobs.create(&theirs).await.unwrap();
+    create_job(&test.ports, &theirs).await.unwrap();
     test.advance(TimeDelta::minutes(3)).await;
-    test.ports.jobs.stop(&attempt.job_name).await.unwrap();
+    let (jobs, kind) = (&test.ports.jobs, JobKind::Training);
+    jobs.stop(kind, &attempt.job_name).await.unwrap();
     test.advance(TimeDelta::minutes(5)).await;
-    let theirs = test.ports.jobs.describe(&attempt.job_name).await.unwrap();
+    let theirs = jobs.describe(kind, &attempt.job_name).await.unwrap();
     assert!(
         theirs.status.is_over() && theirs.marker.is_some(),
         "{theirs:?}"

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff_domain::lifecycle::decide::FailureClass;
+use bakeoff_domain::lifecycle::failure::FailureClass;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::limiter::Limiter;

@@ -10,7 +10,6 @@ use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_process::clock::{real_now, real_sleep};
 use bakeoff_service::app::{App, Settings};
 use bakeoff_service::replica::leader::Leader;
@@ -25,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::faults::money::with_a_pool;
 use crate::support::fault_proxy::{Act, Between};
-use crate::support::{REGION, TestApp, holder, number, on_p5, ports_of};
+use crate::support::{REGION, TestApp, create_job, holder, number, on_p5, ports_of, request_of};
 
 /// The program as it is run in production: real time, the SDK as it is set up there, AWS at an
 /// address of ours.
@@ -505,14 +504,6 @@ async fn an_answer_that_is_said_to_be_partial_moves_no_cursor(pool: PgPool) {
     test.run_to_end(&id, 12).await;
 }
 
-async fn request_of(pool: &PgPool) -> TrainingJobRequest {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    serde_json::from_value(plan["request"].clone()).unwrap()
-}
-
 /// A definite no needs to be known for one: everything else may have happened, or may go through
 /// the next time.
 #[sqlx::test(migrations = false)]
@@ -547,7 +538,7 @@ async fn only_refusals_that_are_known_are_definite(pool: PgPool) {
             json!({"__type": code, "message": "no"})
         };
         between.follow(move |_, _| Act::Answer(status, body.clone()));
-        let got = match ports.jobs.create(&request).await {
+        let got = match create_job(&ports, &request).await {
             Ok(()) => "created",
             Err(AwsError::Unknown(_)) => "unknown",
             Err(AwsError::Throttled(_)) => "throttled",

@@ -8,8 +8,8 @@ use bakeoff_domain::ids::{JobId, PriceId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::money::worst_case::{self, Tariff};
-use bakeoff_domain::sagemaker::kind::JobRequest;
-use bakeoff_domain::sagemaker::request::TrainingJobRequest;
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use bakeoff_process::ids;
 use bakeoff_service::tasks::{ingester, repricer, scheduler};
@@ -21,19 +21,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::faults::money::{alarms, run};
-use crate::support::{TestApp, number, on_p5};
-
-async fn request_of(pool: &PgPool) -> (TrainingJobRequest, Price) {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    let read = |key: &str| plan[key].clone();
-    (
-        serde_json::from_value(read("request")).unwrap(),
-        serde_json::from_value(read("price")).unwrap(),
-    )
-}
+use crate::support::{TestApp, create_job, number, on_p5, request_of};
 
 #[sqlx::test(migrations = false)]
 async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgPool) {
@@ -41,7 +29,12 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
     let mut warm = on_p5(1);
     warm["keep_alive_seconds"] = json!(21_600);
     test.start(&warm).await;
-    let (request, price) = request_of(&pool).await;
+    let request = request_of(&pool).await;
+    let price: Value = sqlx::query_scalar("SELECT plan->'price' FROM trials LIMIT 1")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let price: Price = serde_json::from_value(price).unwrap();
     let now = test.app.clock.now();
     let dear = Usd(price.usd_per_hour.0 * Decimal::from(2u32));
     let after_the_job =
@@ -56,7 +49,7 @@ async fn a_reservation_holds_a_price_that_rises_while_the_pool_is_kept(pool: PgP
     };
     let prices = [price.clone(), risen];
     let worst = worst_case::worst_case(
-        JobRequest::Training(&request),
+        &Job::Training(Box::new(request.clone())),
         0,
         Tariff {
             prices: &prices,
@@ -190,15 +183,11 @@ async fn a_job_without_a_row_is_alarmed_and_booked_to_the_trial_it_names(pool: P
         &test.app.settings.installation,
         attempt.0,
     );
-    let template = trial
-        .plan
-        .as_ref()
-        .and_then(|plan| plan.request.as_ref())
-        .unwrap();
+    let template = trial.plan.as_ref().and_then(TrialPlan::training).unwrap();
     let job = request::for_attempt(template, &name, &attempt.to_string(), &trial.id.to_string());
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
-    test.ports.jobs.create(&job).await.unwrap();
+    create_job(&test.ports, &job).await.unwrap();
     test.advance(TimeDelta::minutes(20)).await;
     let mut memory = bakeoff_service::tasks::watcher::Memory::default();
     for _ in 0..24 {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::support::fault_proxy::Line;
-use crate::support::{REGION, TestApp, number, on_p5, production_store};
+use crate::support::{REGION, TestApp, create_job, number, on_p5, production_store};
 
 /// The price of a p5.
 pub(crate) const P5_USD_PER_HOUR: f64 = 63.296;
@@ -262,7 +262,7 @@ async fn planned(test: &TestApp) -> TrainingJobRequest {
         .await
         .unwrap();
     request::for_attempt(
-        plan.request.as_ref().unwrap(),
+        plan.training().unwrap(),
         &name,
         &attempt.to_string(),
         &trial.id.to_string(),
@@ -286,7 +286,7 @@ async fn a_job_that_appears_after_its_experiment_is_stopped_within_one_listing(p
     }
     test.tick().await;
     assert_eq!(test.experiment(&id).await.state, ExperimentState::Cancelled);
-    test.ports.jobs.create(&late).await.unwrap();
+    create_job(&test.ports, &late).await.unwrap();
     for _ in 0..7 * 12 {
         test.watch_as_production(&mut memory, TimeDelta::minutes(5))
             .await;

@@ -275,7 +275,8 @@ async fn plans_of_every_age_are_carried_along_by_the_migration(pool: PgPool) {
     let fill = std::fs::read_to_string("migrations/0020_columns_of_plans_filled.sql").unwrap();
     run(
         &pool,
-        "UPDATE trials SET plan = plan #- '{request,checkpoint,interval_seconds}' #- '{request,checkpoint,local_path}'",
+        "UPDATE trials SET plan = plan || jsonb_build_object('request',
+             (plan #> '{job,training}') #- '{checkpoint,interval_seconds}' #- '{checkpoint,local_path}')",
     )
     .await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(fill.as_str()))

@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bakeoff_api::plans::PreviewView;
 use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::JobStatus;
 use bakeoff_service::app::App;
 use bakeoff_service::aws::{Aws, Ports};
@@ -26,7 +27,7 @@ use sqlx::PgPool;
 
 use crate::service::program::Service;
 use crate::support::reads::RegionJob;
-use crate::support::{REGION, TestApp, holder, number, spec, spot_spec};
+use crate::support::{REGION, TestApp, create_job, holder, number, request_of, spec, spot_spec};
 
 /// The first of two trials is over and its instances wait, for two hours at most; the second is
 /// queued and matches them.
@@ -101,7 +102,7 @@ async fn intercepted(test: &TestApp, intercept: Arc<Intercept>) -> App {
     let jobs = Arc::new(
         bakeoff_aws::connect_to(&url, &test.region.s3_url, "us-east-1")
             .await
-            .jobs,
+            .sagemaker,
     );
     let mut app = test.app.clone();
     app.place.aws = Arc::new(Aws::new(
@@ -205,23 +206,20 @@ async fn a_last_read_that_comes_twice_releases_once(pool: PgPool) {
 async fn a_strangers_job_of_our_name_is_neither_stopped_nor_billed(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
     test.start(&spec()).await;
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(&pool)
-        .await
-        .unwrap();
-    let mut request: bakeoff_domain::sagemaker::request::TrainingJobRequest =
-        serde_json::from_value(plan["request"].clone()).unwrap();
+    let mut request = request_of(&pool).await;
     request.job_name = bakeoff_planner::render::attempt::job_name(
-        bakeoff_domain::sagemaker::kind::JobKind::Training,
+        JobKind::Training,
         &test.app.settings.installation,
         bakeoff_process::ids::fresh(),
     );
-    test.ports.jobs.create(&request).await.unwrap();
+    create_job(&test.ports, &request).await.unwrap();
     for _ in 0..4 {
         test.advance(TimeDelta::minutes(5)).await;
         test.watch().await;
     }
-    let seen = test.ports.jobs.describe(&request.job_name).await.unwrap();
+    let jobs = &test.ports.jobs;
+    let seen = jobs.describe(JobKind::Training, &request.job_name);
+    let seen = seen.await.unwrap();
     assert_eq!(seen.status, JobStatus::InProgress, "it goes on");
     assert!(test.calls("ListTrainingJobs").await >= 4, "it was seen");
     assert_eq!(number(&pool, "SELECT count(*) FROM orphaned_jobs").await, 0);
@@ -336,15 +334,10 @@ async fn a_listing_that_was_throttled_says_nothing_of_what_it_did_not_reach(pool
     test.start(&spec()).await;
     while scheduler::tick(&test.app).await.unwrap() > 0 {}
     test.advance(TimeDelta::minutes(12)).await;
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(&pool)
-        .await
-        .unwrap();
-    let mut other: bakeoff_domain::sagemaker::request::TrainingJobRequest =
-        serde_json::from_value(plan["request"].clone()).unwrap();
+    let mut other = request_of(&pool).await;
     for number in 0..120 {
         other.job_name = format!("somebody-elses-{number}");
-        test.ports.jobs.create(&other).await.unwrap();
+        create_job(&test.ports, &other).await.unwrap();
     }
     let throttle: Arc<Intercept> = Arc::new(|target, body| {
         let is_second = target.ends_with(".ListTrainingJobs") && !body["NextToken"].is_null();

@@ -89,7 +89,7 @@ const TABLES: [(&str, &str); 18] = [
         "FROM rollups WHERE series_id = ANY($1) ORDER BY series_id, start_at",
         "tables: rollups",
     ),
-    ("(plan - 'request')::text", "tables: trials"),
+    ("(plan - 'request' - 'job')::text", "tables: trials"),
     (
         "FROM jobs WHERE experiment_id = ANY($1)",
         "tables: attempts",

@@ -12,6 +12,7 @@ use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::{EntryComponent, EntryKind};
 use bakeoff_service::replica::leader::Leader;
 use bakeoff_service::tasks::scheduler;
+use bakeoff_store::experiments::race::{Judged, Verdict};
 use chrono::TimeDelta;
 use reqwest::Method;
 use rust_decimal::Decimal;
@@ -363,6 +364,69 @@ async fn a_defective_machine_is_not_used_again(pool: PgPool) {
             "{job:#?}"
         );
     }
+}
+
+/// Where only the log names the defect, the trial is done once more by itself: once, and on other instances.
+#[sqlx::test(migrations = false)]
+async fn a_defect_that_only_the_log_names_gets_one_more_machine(pool: PgPool) {
+    let fails = "ml.p4de.24xlarge=accelerator-lost";
+    let test = TestApp::with_faults(pool, &["--quota", "1", "--fails", fails]).await;
+    let mut warm = repeats(1);
+    warm["keep_alive_seconds"] = json!(3600);
+    let id = test.start(&warm).await;
+    test.run_to_end(&id, 12).await;
+    let jobs = test.jobs().await;
+    assert_eq!(jobs.len(), 2, "one more machine has to do: {jobs:#?}");
+    for job in &jobs {
+        assert_eq!(job.pool_reused_by, None, "{job:#?}");
+    }
+    let trials = test.trials(&id).await;
+    let retry = trials.iter().find(|trial| trial.retry_of.is_some());
+    assert_eq!(retry.and_then(|retry| retry.retry_of), Some(trials[0].id));
+    let told = events(&test, &id, "experiment.changed").await;
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(
+        told[0].ends_with(
+            "is done once more: the log of its job names a defective machine, so that another one is tried"
+        ),
+        "{told:#?}"
+    );
+    // A person may still ask for a third.
+    let last = retry.unwrap().id;
+    let (status, answer) = test
+        .post(&format!("/v1/trials/{last}/retry"), &json!({}))
+        .await;
+    assert_eq!(status, 201, "{answer:#}");
+}
+
+/// Nobody has asked for such a retry: a race stops it as it would stop any other trial.
+#[sqlx::test(migrations = false)]
+async fn a_race_stops_an_automatic_retry(pool: PgPool) {
+    let fails = "ml.p4de.24xlarge=accelerator-lost";
+    let test = TestApp::with_faults(pool, &["--fails", fails]).await;
+    let id = test.start(&repeats(1)).await;
+    let retry = loop {
+        test.advance(TimeDelta::minutes(2)).await;
+        test.tick().await;
+        let trials = test.trials(&id).await;
+        if let Some(retry) = trials.iter().find(|trial| trial.retry_of.is_some()) {
+            break retry.id;
+        }
+    };
+    let lost = Verdict {
+        stops: vec![Judged {
+            trial: retry,
+            reason: "it cannot win".to_owned(),
+        }],
+        ..Verdict::default()
+    };
+    let experiment = test.experiment(&id).await.id;
+    let now = test.app.clock.now();
+    let stopped = test
+        .app
+        .store
+        .apply_verdict(test.project, experiment, &lost, now);
+    assert_eq!(stopped.await.unwrap(), 1);
 }
 
 #[sqlx::test(migrations = false)]

@@ -12,7 +12,7 @@ use sqlx::PgPool;
 
 use crate::jobs::fleet::{events, repeats, watched};
 use crate::support::reads::RegionJob;
-use crate::support::{SNS_TOPIC, TestApp, spec, spot_spec};
+use crate::support::{SNS_TOPIC, TestApp, create_job, request_of, spec, spot_spec};
 
 fn pushed(job: &RegionJob, status: &str, secondary: &str) -> Value {
     json!({
@@ -330,7 +330,7 @@ async fn an_empty_page_is_not_the_end_of_a_listing(pool: PgPool) {
     let mut other = request_of(&pool).await;
     for number in 0..120 {
         other.job_name = format!("somebody-elses-{number}");
-        test.ports.jobs.create(&other).await.unwrap();
+        create_job(&test.ports, &other).await.unwrap();
     }
     test.watch().await;
     assert!(
@@ -342,14 +342,6 @@ async fn an_empty_page_is_not_the_end_of_a_listing(pool: PgPool) {
     );
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
-}
-
-async fn request_of(pool: &PgPool) -> bakeoff_domain::sagemaker::request::TrainingJobRequest {
-    let plan: Value = sqlx::query_scalar("SELECT plan FROM trials LIMIT 1")
-        .fetch_one(pool)
-        .await
-        .unwrap();
-    serde_json::from_value(plan["request"].clone()).unwrap()
 }
 
 #[sqlx::test(migrations = false)]

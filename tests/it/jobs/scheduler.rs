@@ -12,7 +12,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, holder, number, on_p5, spec, spot_spec};
+use crate::support::{TestApp, create_job, holder, number, on_p5, spec, spot_spec};
 
 async fn state(test: &TestApp, experiment: &str) -> ExperimentState {
     test.experiment(experiment).await.state
@@ -350,9 +350,9 @@ async fn a_job_made_by_hand_with_our_name_is_left_alone(pool: PgPool) {
         .plan_attempt(trial, attempt, &name, plan, &price, now)
         .await
         .unwrap();
-    let mut foreign = plan.request.clone().unwrap();
+    let mut foreign = plan.training().unwrap().clone();
     foreign.job_name.clone_from(&name);
-    test.ports.jobs.create(&foreign).await.unwrap();
+    create_job(&test.ports, &foreign).await.unwrap();
     // By then it trains, and is billed to somebody else.
     test.advance(TimeDelta::minutes(20)).await;
     test.run_to_end_with_foreign_job(&id, 12, &name).await;

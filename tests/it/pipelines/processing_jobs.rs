@@ -1,7 +1,10 @@
 //! Processing jobs of steps: what is not run twice, orphans, quotas, and the bodies beside those that the SDK sends.
 
+use std::sync::Arc;
+
 use bakeoff_domain::pipeline::processing::{self, ProcessingContext};
 use bakeoff_domain::pipeline::{PipelineState, StepState};
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spec::pipeline::ProcessingSpec;
 use bakeoff_service::auth::keys::Role;
@@ -226,7 +229,7 @@ async fn a_processing_job_is_sent_as_the_sdk_sends_it() {
     ] {
         region.put_object("sm-bucket", key);
     }
-    let jobs = ports_of(&region.url, &region.s3_url).await.processing;
+    let jobs = ports_of(&region.url, &region.s3_url).await.jobs;
     for (label, is_script) in [
         ("processing-script", true),
         ("processing-sklearn", true),
@@ -244,8 +247,9 @@ async fn a_processing_job_is_sent_as_the_sdk_sends_it() {
             },
         );
         request.job_name = theirs["ProcessingJobName"].as_str().unwrap().to_owned();
-        jobs.create(&request).await.unwrap();
         let url = format!("{}/_sim/requests/{}", region.url, request.job_name);
+        let job = Job::Processing(Box::new(request));
+        jobs.create(&job, Arc::new(|| true)).await.unwrap();
         let client = bakeoff_process::tls::http_client().build().unwrap();
         let mut ours: Value = client.get(url).send().await.unwrap().json().await.unwrap();
         let (ours, theirs) = (

@@ -162,15 +162,15 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
     let id = started(&test, &whole()).await;
     let view = run(&test, &id).await;
     assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
-    let put_out = |name: &str| step(&view, name).outputs.clone().unwrap();
-    let prepared = put_out("prepare");
+    let outputs = |name: &str| step(&view, name).outputs.clone().unwrap();
+    let prepared = outputs("prepare");
     let train = format!("s3://tests/pipelines/{id}/prepare/train");
     assert_eq!(prepared["outputs"]["train"], json!(train));
     assert_eq!(prepared["message"]["train"]["records"], json!(9000));
     // What it put out is what the comparison trains on, and what the model says of itself.
     let record = test.record().await;
     assert_eq!(kinds(&record), ["processing", "processing", "training"]);
-    let trained = put_out("compare")["winner"]["job_name"]
+    let trained = outputs("compare")["winner"]["job_name"]
         .as_str()
         .unwrap()
         .to_owned();
@@ -192,7 +192,7 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
         prepared["message"]["data_sha256"]
     );
     assert_eq!(package["exact_match"], json!("0.71"));
-    assert_eq!(put_out("register")["version"], json!(1));
+    assert_eq!(outputs("register")["version"], json!(1));
     // Money.
     assert_billed(&test).await;
     let job = step(&view, "prepare").jobs[0].clone();

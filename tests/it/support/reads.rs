@@ -9,6 +9,7 @@ use bakeoff_api::events::EventView;
 use bakeoff_api::experiments::ExperimentView;
 use bakeoff_api::money::{LedgerEntryView, Spending};
 use bakeoff_api::page::Page;
+use bakeoff_api::plans::PreviewView;
 use bakeoff_api::trials::TrialView;
 use bakeoff_planner::preview::Preview;
 use chrono::{DateTime, Utc};
@@ -77,6 +78,13 @@ impl TestApp {
 
     /// What an experiment would do.
     pub(crate) async fn plan(&self, spec: &Value) -> Preview {
+        let (status, body) = self.post("/v1/plans", spec).await;
+        assert!(status.is_success(), "{body:#}");
+        serde_json::from_value(body).unwrap()
+    }
+
+    /// The same with the requests, which the planner keeps in another form.
+    pub(crate) async fn plan_view(&self, spec: &Value) -> PreviewView {
         let (status, body) = self.post("/v1/plans", spec).await;
         assert!(status.is_success(), "{body:#}");
         serde_json::from_value(body).unwrap()

@@ -117,7 +117,7 @@ fn batch(number: i64) -> String {
 
 /// A way of writing points.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum WritePath {
     Ours,
     Bare,
     Copy,
@@ -130,15 +130,15 @@ struct Written {
 }
 
 /// Sends the same bodies on all connections at once; each connection has its own run or series.
-fn send(rig: &Rig, way: Way, runs: &[String], bodies: &[String]) -> Result<(), String> {
+fn send(rig: &Rig, way: WritePath, runs: &[String], bodies: &[String]) -> Result<(), String> {
     let one = |connection: usize, body: &str| match way {
-        Way::Ours => {
+        WritePath::Ours => {
             let run = runs.get(connection).map_or("", String::as_str);
             rig.post(&format!("/v1/runs/{run}/metrics"), body).map(drop)
         }
         // Series that belong to no run: the same table, other keys.
-        Way::Bare => rig.post_bare(&format!("/points/{}", 1_000_000 + connection * 10), body),
-        Way::Copy => rig.post_bare(&format!("/copy/{}", 2_000_000 + connection * 10), body),
+        WritePath::Bare => rig.post_bare(&format!("/points/{}", 1_000_000 + connection * 10), body),
+        WritePath::Copy => rig.post_bare(&format!("/copy/{}", 2_000_000 + connection * 10), body),
     };
     let one = &one;
     std::thread::scope(|scope| {
@@ -154,7 +154,8 @@ fn send(rig: &Rig, way: Way, runs: &[String], bodies: &[String]) -> Result<(), S
 }
 
 fn ingest(rig: &Rig) -> Result<Value, String> {
-    let mut written = [Way::Ours, Way::Bare, Way::Copy].map(|way| (way, Written::default()));
+    let mut written =
+        [WritePath::Ours, WritePath::Bare, WritePath::Copy].map(|way| (way, Written::default()));
     let runs: Vec<String> = (0..CONNECTIONS)
         .map(|_| rig.new_run())
         .collect::<Result<_, _>>()?;
@@ -163,7 +164,7 @@ fn ingest(rig: &Rig) -> Result<Value, String> {
             let way = *way;
             let number = i64::try_from(round).unwrap_or(0) * BATCHES;
             let bodies: Vec<String> = (number..number + BATCHES).map(batch).collect();
-            let (cpu, begun) = (rig.cpu_of(way == Way::Ours), Instant::now());
+            let (cpu, begun) = (rig.cpu_of(way == WritePath::Ours), Instant::now());
             send(rig, way, &runs, &bodies)?;
             let points = real(CONNECTIONS) * real(bodies.len()) * 1000.0;
             // The first round creates connections and series, and is not counted.
@@ -173,7 +174,7 @@ fn ingest(rig: &Rig) -> Result<Value, String> {
                     .push(points / begun.elapsed().as_secs_f64());
                 figures
                     .cpu_seconds_per_million
-                    .push((rig.cpu_of(way == Way::Ours) - cpu) / points * 1e6);
+                    .push((rig.cpu_of(way == WritePath::Ours) - cpu) / points * 1e6);
             }
         }
     }

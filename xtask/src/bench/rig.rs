@@ -85,7 +85,7 @@ impl Rig {
         let mut service = start_service(
             &folder,
             setting,
-            &Surroundings {
+            &ServiceSetup {
                 clock: &clock,
                 address: &address,
                 database: &database,
@@ -540,7 +540,7 @@ fn start_region(
 }
 
 /// What a service is started with.
-struct Surroundings<'a> {
+struct ServiceSetup<'a> {
     clock: &'a str,
     /// The address it listens on.
     address: &'a str,
@@ -549,8 +549,8 @@ struct Surroundings<'a> {
     s3: &'a str,
 }
 
-fn start_service(folder: &Path, setting: &Setting, at: &Surroundings<'_>) -> Result<Child, String> {
-    let Surroundings {
+fn start_service(folder: &Path, setting: &Setting, at: &ServiceSetup<'_>) -> Result<Child, String> {
+    let ServiceSetup {
         clock,
         address,
         database,

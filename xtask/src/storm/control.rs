@@ -35,6 +35,8 @@ pub(super) struct Control {
     full_run_usd: Option<f64>,
     /// Trials that may not be retried.
     refused: BTreeSet<String>,
+    /// The experiment of which more was billed than had been estimated: what is known too late may be over its budget.
+    pub(super) billed_more: Option<String>,
     /// The last answer that was an error.
     pub(super) error: String,
 }
@@ -70,6 +72,7 @@ impl Control {
             archived: None,
             full_run_usd: None,
             refused: BTreeSet::new(),
+            billed_more: None,
             error: String::new(),
         }
     }
@@ -134,7 +137,11 @@ impl Control {
                 service.post(&format!("experiments/{id}/candidates"), &body)?;
             }
             RETRY => self.retry(service, accepted)?,
-            CORRECT => correct(service, &named(accepted, POOLED)?.id)?,
+            CORRECT => {
+                let id = &named(accepted, POOLED)?.id;
+                let is_more = correct(service, id)?;
+                self.billed_more = is_more.then(|| id.clone());
+            }
             ARCHIVE => {
                 let id = &named(accepted, TIGHT)?.id;
                 service.post(&format!("experiments/{id}/archive"), &json!({}))?;
@@ -196,8 +203,9 @@ fn named<'a>(accepted: &'a [Accepted], name: &str) -> Result<&'a Accepted, Strin
     found.ok_or_else(|| format!("{name} is not submitted yet"))
 }
 
-/// Books what AWS's bill says of a settled job: of an estimate the truth, of anything else the same again.
-fn correct(service: &Service<'_>, experiment: &str) -> Result<(), String> {
+/// Books what AWS's bill says of a settled job: of an estimate the truth, of anything else the same again. Whether it is
+/// more than was booked.
+fn correct(service: &Service<'_>, experiment: &str) -> Result<bool, String> {
     let record = get(&format!("{}/_sim/record", service.region_url), "")?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
     let trials = service.trials(experiment)?;
@@ -213,7 +221,7 @@ fn correct(service: &Service<'_>, experiment: &str) -> Result<(), String> {
         let id = attempt["id"].as_str().unwrap_or_default();
         let body = json!({"billable_seconds": seconds, "reason": "the bill of the month"});
         service.post(&format!("jobs/{id}/corrections"), &body)?;
-        return Ok(());
+        return Ok(attempt["billable_seconds"].as_u64() < Some(seconds));
     }
     Err("nothing is settled yet".to_owned())
 }

@@ -154,8 +154,8 @@ impl Endpoints {
         url: &str,
         key: &str,
         micro: impl Fn(f64) -> i64,
-    ) -> Result<Believed, String> {
-        let mut believed = Believed::default();
+    ) -> Result<ServiceEndpoints, String> {
+        let mut believed = ServiceEndpoints::default();
         for (id, name) in &self.accepted {
             let view = get(&format!("{url}/v1/endpoints/{id}"), key)?;
             let has_served = !view["in_service_at"].is_null();
@@ -185,7 +185,7 @@ impl Endpoints {
 
 /// What the service believes of the endpoints.
 #[derive(Default)]
-pub(super) struct Believed {
+pub(super) struct ServiceEndpoints {
     /// What is booked for each of its own, by job.
     pub(super) booked: BTreeMap<String, Booked>,
     /// What all of them have cost, millionths of a dollar.

@@ -187,7 +187,7 @@ pub(super) fn by_kind(jobs: &[Value]) -> BTreeMap<String, u64> {
 
 /// What the service believes of its pipelines.
 #[derive(Default)]
-pub(super) struct Believed {
+pub(super) struct ServicePipelines {
     /// The entries of each job in the ledger, by its id.
     pub(super) entries: BTreeMap<String, Vec<Value>>,
     /// Steps that have completed.
@@ -206,8 +206,8 @@ pub(super) fn believed(
     url: &str,
     key: &str,
     micro: impl Fn(f64) -> i64,
-) -> Result<Believed, String> {
-    let mut believed = Believed::default();
+) -> Result<ServicePipelines, String> {
+    let mut believed = ServicePipelines::default();
     for one in pages(&format!("{url}/v1/pipelines"), key)? {
         let (id, state) = (one["id"].as_str().unwrap_or_default(), &one["state"]);
         let steps = one["steps"].as_array().into_iter().flatten();

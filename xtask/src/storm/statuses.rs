@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The statuses reported for each on-demand trial, in order; spot trials start over again and
 /// again.
 #[derive(Default)]
-pub(super) struct Told(BTreeMap<String, Vec<u8>>);
+pub(super) struct ReportedStatuses(BTreeMap<String, Vec<u8>>);
 
 /// How far along a job is; `None` for a status that does not say.
 fn stage_of(status: &str) -> Option<u8> {
@@ -22,7 +22,7 @@ fn stage_of(status: &str) -> Option<u8> {
     })
 }
 
-impl Told {
+impl ReportedStatuses {
     /// Records an event, if it is a status of an on-demand trial.
     pub(super) fn hear(&mut self, event: &Value) {
         if event["kind"] != "trial.status" || event["purchase_option"] != "on_demand" {

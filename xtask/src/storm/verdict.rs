@@ -21,7 +21,7 @@ use super::pipelines;
 use super::plan::{Kind, Plan};
 use super::specs::Accepted;
 use super::stage::{ACCOUNT, STRANGERS, Stage};
-use super::statuses::Told;
+use super::statuses::ReportedStatuses;
 use bakeoff_demo::http::{get, pages};
 
 /// Small enough to need several pages.
@@ -180,7 +180,7 @@ impl Verdict {
 
 /// The service's view of one experiment.
 #[derive(Default)]
-struct Believed {
+struct ServiceExperiment {
     attempts: BTreeMap<String, Booked>,
     open_trials: u32,
     raced: u64,
@@ -360,7 +360,7 @@ fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verd
 }
 
 /// Counts an experiment; returns its attempts, to be compared with the region's record.
-fn count_believed(believed: Believed, verdict: &mut Verdict) -> BTreeMap<String, Booked> {
+fn count_believed(believed: ServiceExperiment, verdict: &mut Verdict) -> BTreeMap<String, Booked> {
     verdict.lost += believed.open_trials;
     verdict.raced += believed.raced;
     verdict.reclaimed += believed.reclaimed;
@@ -417,9 +417,14 @@ fn count_panics(stage: &Stage, verdict: &mut Verdict) {
 }
 
 /// Reads the service's view; `experiment` is its index among the accepted ones.
-fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believed, String> {
+fn believed(
+    url: &str,
+    key: &str,
+    experiment: usize,
+    id: &str,
+) -> Result<ServiceExperiment, String> {
     let base = format!("{url}/v1/experiments/{id}");
-    let mut believed = Believed::default();
+    let mut believed = ServiceExperiment::default();
     let mut made = BTreeMap::new();
     for trial in pages(&format!("{base}/trials"), key)? {
         let is_open = ["queued", "submitting", "parked", "running", "stopping"]
@@ -448,7 +453,7 @@ fn believed(url: &str, key: &str, experiment: usize, id: &str) -> Result<Believe
             booked.add(&entry);
         }
     }
-    let mut told = Told::default();
+    let mut told = ReportedStatuses::default();
     for event in pages(&format!("{base}/events?page_size={PAGE}"), key)? {
         told.hear(&event);
         believed.reclaimed += u64::from(event["kind"] == "trial.orphaned_job");

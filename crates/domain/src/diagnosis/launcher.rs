@@ -21,7 +21,7 @@ static FIRST: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Where a row stands in torchrun's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Row {
+pub(super) enum TableRow {
     Root,
     Other,
 }
@@ -33,7 +33,7 @@ pub(super) struct Launcher {
     pub(super) root_rank: Option<String>,
     pub(super) root_code: Option<i64>,
     /// Rows with an exit code, by line.
-    rows: Vec<(usize, Row)>,
+    rows: Vec<(usize, TableRow)>,
     /// The first line of its clean-up.
     pub(super) cleans_up_from: Option<usize>,
 }
@@ -48,11 +48,11 @@ impl Launcher {
                 launcher.cleans_up_from = Some(at);
             }
             if text.contains("Root Cause (first observed failure)") {
-                table = Some(Row::Root);
+                table = Some(TableRow::Root);
                 continue;
             }
             if text.contains("Other Failures") || text.trim() == "Failures:" {
-                table = Some(Row::Other);
+                table = Some(TableRow::Other);
                 continue;
             }
             let number = |pattern: &Regex| {
@@ -62,7 +62,7 @@ impl Launcher {
             };
             rank = number(&RANK).or(rank);
             if let Some((row, code)) = table.zip(number(&CODE)) {
-                if row == Row::Root {
+                if row == TableRow::Root {
                     launcher.root_rank.clone_from(&rank);
                     launcher.root_code = code.parse().ok();
                 }
@@ -76,7 +76,7 @@ impl Launcher {
     }
 
     /// The table's row on a line.
-    pub(super) fn row(&self, line: usize) -> Option<Row> {
+    pub(super) fn row(&self, line: usize) -> Option<TableRow> {
         let found = self.rows.iter().find(|(at, _)| *at == line);
         found.map(|(_, row)| *row)
     }

@@ -137,6 +137,15 @@ impl Diagnosis {
             cause.standing.is_live() && cause.signature.starts_with("accelerator-memory-exhausted")
         })
     }
+
+    /// Whether the likeliest cause is a defective machine: the same job may run on another one.
+    pub fn is_of_hardware(&self) -> bool {
+        let first = self.causes.first();
+        first.is_some_and(|cause| {
+            cause.standing.is_live()
+                && signatures::by_id(&cause.signature).is_some_and(|one| one.is_hardware)
+        })
+    }
 }
 
 /// Finds the causes of a failure.

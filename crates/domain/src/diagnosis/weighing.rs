@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::hits::{Hit, first_and_last, hits};
-use super::launcher::{Launcher, Row};
+use super::launcher::{Launcher, TableRow};
 use super::line::{Level, Line};
 use super::raised::{Kind, Raised, goes_on, is_noise, step_of, structure};
 use super::signatures::{self, Class, Role, Signature};
@@ -344,10 +344,10 @@ impl Log<'_> {
             return false;
         }
         let row = self.launcher.row(line);
-        if row == Some(Row::Other) {
+        if row == Some(TableRow::Other) {
             return true;
         }
-        if self.launcher.root_code.is_some_and(|code| code > 0) && row != Some(Row::Root) {
+        if self.launcher.root_code.is_some_and(|code| code > 0) && row != Some(TableRow::Root) {
             return true;
         }
         let from = self.launcher.cleans_up_from.filter(|from| *from < line);

@@ -1,4 +1,4 @@
-//! What a person has changed of an experiment.
+//! What was changed of an experiment.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::ids::TrialId;
 use crate::money::Usd;
 use crate::spec::labels::{self, Labels};
 
-/// What a person has changed of an experiment.
+/// What has been changed of an experiment, by a person or after a failure.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,9 +32,17 @@ pub struct Change {
     /// A trial that is done once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<TrialId>,
+    /// Why Bakeoff has changed it by itself; empty if a person did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 impl Change {
+    /// Whether a person wants a trial once more, whatever the race says of it.
+    pub fn asks_for_a_retry(&self) -> bool {
+        self.retry_of.is_some() && self.cause.is_none()
+    }
+
     /// Whether an experiment that is over allows it: what people call it, and what may be spent on what they add.
     pub fn is_of_what_is_over(&self) -> bool {
         let rest = Self {
@@ -76,6 +84,10 @@ impl fmt::Display for Change {
                 .map(|trial| format!("{trial} is done once more")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        write!(f, "changed by hand: {}", parts.join(", "))
+        let parts = parts.join(", ");
+        match &self.cause {
+            None => write!(f, "changed by hand: {parts}"),
+            Some(cause) => write!(f, "{parts}: {cause}"),
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod attempt_cost;
 pub mod decide;
+pub mod failure;
 pub mod fence;
 pub mod orphan;
 pub mod policy;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::price::{self, Price, Rate};
 use super::{Usd, bill, cost};
-use crate::sagemaker::kind::JobRequest;
+use crate::sagemaker::job::Job;
 use crate::sagemaker::metrics::HOST_METRICS;
 use crate::sagemaker::request::TrainingJobRequest;
 
@@ -41,34 +41,29 @@ pub struct WorstCase {
 /// Computes the most that one attempt can cost: its longest life and that of its warm pool, at the
 /// highest price in force over both, plus metric reads.
 pub fn worst_case(
-    request: JobRequest<'_>,
+    job: &Job,
     transfer_seconds: u64,
     tariff: Tariff<'_>,
     price: &Price,
     metrics_interval: TimeDelta,
     now: DateTime<Utc>,
 ) -> WorstCase {
-    let count = request.instance_count();
+    let count = job.instance_count();
     // Only training jobs of our own have a warm pool, and metrics that are read.
-    let (span, keep_alive, series) = match request {
-        JobRequest::Training(training) => (
-            training
-                .max_wait_seconds
-                .unwrap_or(training.max_runtime_seconds),
+    let (span, keep_alive, series) = job.training().map_or((0, 0, 0), |training| {
+        let wait = training.max_wait_seconds;
+        (
+            wait.unwrap_or(training.max_runtime_seconds),
             u64::from(training.keep_alive_seconds.unwrap_or(0)),
             metric_series(training),
-        ),
-        JobRequest::Processing(_)
-        | JobRequest::Tuning(_)
-        | JobRequest::Transform(_)
-        | JobRequest::Endpoint(_) => (0, 0, 0),
-    };
-    let billed_seconds = request.billed_seconds_max(transfer_seconds);
-    let last = billed_seconds + request.waits_seconds_max() + keep_alive;
+        )
+    });
+    let billed_seconds = job.billed_seconds_max(transfer_seconds);
+    let last = billed_seconds + job.waits_seconds_max() + keep_alive;
     let last = now + TimeDelta::seconds(i64::try_from(last).unwrap_or(i64::from(u32::MAX)));
     let ceiling = price::ceiling_over(tariff.prices, price, now, last);
     let interval = u64::try_from(metrics_interval.num_seconds()).unwrap_or(1);
-    let gb = bill::billed_gb(request.instance_type(), request.volume_size_gb());
+    let gb = bill::billed_gb(job.instance_type(), job.volume_size_gb());
     let gb_month = price::storage_ceiling(tariff.rates, &price.region);
     let volumes = |seconds: u64| bill::worst_case_storage(gb, count, seconds, gb_month);
     let training_usd = cost::training(billed_seconds, count, ceiling) + volumes(billed_seconds);
@@ -90,10 +85,10 @@ fn metric_series(request: &TrainingJobRequest) -> u64 {
     u64::from(request.instance_count) * HOST_METRICS.len() as u64 + request.metrics.len() as u64
 }
 
-impl JobRequest<'_> {
+impl Job {
     /// The longest time that its instances can be billed, seconds of one instance; of a tuning job, those of all
     /// trials together. `transfer_seconds`: to move what is known to be large.
-    pub fn billed_seconds_max(self, transfer_seconds: u64) -> u64 {
+    pub fn billed_seconds_max(&self, transfer_seconds: u64) -> u64 {
         let longest = |runtime| cost::longest_billed_seconds(runtime, transfer_seconds);
         match self {
             Self::Training(request) => longest(request.max_runtime_seconds),

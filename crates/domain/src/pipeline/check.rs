@@ -35,7 +35,7 @@ pub const WINNER: [&str; 7] = [
 
 impl StepKind {
     /// What a step of this kind puts out, at the top.
-    pub fn puts_out(self) -> &'static [&'static str] {
+    pub fn outputs(self) -> &'static [&'static str] {
         match self {
             Self::Processing => &["outputs", "message", "job_name"],
             Self::Experiment | Self::FullRun => &["experiment_id", "headline", "winner"],
@@ -328,7 +328,7 @@ fn needs(
                     flaws.extend(
                         spec.steps
                             .get(*needed)
-                            .and_then(|of| not_put_out(of, &reference, &place)),
+                            .and_then(|of| unknown_output(of, &reference, &place)),
                     );
                 }
                 None => flaws.push(unknown(&reference.step, place)),
@@ -339,9 +339,9 @@ fn needs(
 }
 
 /// The flaw of a reference to something that its step never puts out.
-fn not_put_out(of: &StepSpec, reference: &Reference, pointer: &str) -> Option<Flaw> {
+fn unknown_output(of: &StepSpec, reference: &Reference, pointer: &str) -> Option<Flaw> {
     let (kind, body) = of.bodies().into_iter().next()?;
-    let known = kind.puts_out();
+    let known = kind.outputs();
     let first = reference.path.first()?;
     if !known.contains(&first.as_str()) {
         let detail = format!("{} puts out {}, and no {first}", of.name, known.join(", "));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_puts_out_is_refused_with_what_is() {
+    fn an_unknown_output_is_refused_with_the_known_ones() {
         let all = flaws(&json!([
             processing("a", "s3://b/raw"),
             processing("b", "${a.outputs.test}"),

@@ -38,33 +38,33 @@ pub struct Unresolved {
     pub why: String,
 }
 
-enum Part<'a> {
+enum TextPart<'a> {
     Text(&'a str),
     Reference(&'a str),
 }
 
 /// Splits a text at its references; `Err` is what begins like one and is none.
-fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+fn parts(text: &str) -> Result<Vec<TextPart<'_>>, String> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find("${") {
         let (before, from) = rest.split_at(at);
         if let Some(kept) = before.strip_suffix('$') {
             // `$${`: one dollar and the brace are meant.
-            parts.extend([Part::Text(kept), Part::Text("${")]);
+            parts.extend([TextPart::Text(kept), TextPart::Text("${")]);
             rest = from.get(2..).unwrap_or_default();
             continue;
         }
-        parts.push(Part::Text(before));
+        parts.push(TextPart::Text(before));
         let Some((inner, after)) = from.get(2..).and_then(|inner| inner.split_once('}')) else {
             return Err(from.to_owned());
         };
         if path(inner).is_none() {
             return Err(format!("${{{inner}}}"));
         }
-        parts.push(Part::Reference(inner));
+        parts.push(TextPart::Reference(inner));
         rest = after;
     }
-    parts.push(Part::Text(rest));
+    parts.push(TextPart::Text(rest));
     Ok(parts)
 }
 
@@ -112,8 +112,8 @@ pub fn find(body: &Value) -> (Vec<Reference>, Vec<Unreadable>) {
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     each_text(body, "", &mut |pointer, text| match parts(text) {
         Ok(parts) => found.extend(parts.iter().filter_map(|part| match part {
-            Part::Reference(inner) => reference(pointer, inner),
-            Part::Text(_) => None,
+            TextPart::Reference(inner) => reference(pointer, inner),
+            TextPart::Text(_) => None,
         })),
         Err(text) => unreadable.push(Unreadable {
             pointer: pointer.to_owned(),
@@ -161,19 +161,23 @@ fn replaced_text(
     value_of: &dyn Fn(&Reference) -> Result<Value, Unresolved>,
 ) -> Result<Value, Unresolved> {
     // What cannot be read was refused when the pipeline was created.
-    let parts = parts(text).unwrap_or_else(|_| vec![Part::Text(text)]);
+    let parts = parts(text).unwrap_or_else(|_| vec![TextPart::Text(text)]);
     let is_whole = matches!(
         parts.as_slice(),
-        [Part::Text(""), Part::Reference(_), Part::Text("")]
+        [
+            TextPart::Text(""),
+            TextPart::Reference(_),
+            TextPart::Text("")
+        ]
     );
     let mut written = String::new();
     for part in parts {
         let inner = match part {
-            Part::Text(text) => {
+            TextPart::Text(text) => {
                 written.push_str(text);
                 continue;
             }
-            Part::Reference(inner) => inner,
+            TextPart::Reference(inner) => inner,
         };
         let Some(reference) = reference(pointer, inner) else {
             continue;

@@ -3,6 +3,7 @@
 pub mod endpoint;
 pub mod error;
 pub mod image;
+pub mod job;
 pub mod kind;
 pub mod limiter;
 pub mod links;

@@ -8,11 +8,10 @@ use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding};
 use bakeoff_domain::ids::{ExperimentId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
-use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, StoppingPolicy};
-use bakeoff_planner::plan::TrialPlan;
+use bakeoff_domain::spec::CandidateSpec;
 
 use crate::experiments::find;
-use crate::plumbing::auth::{Caller, Editor};
+use crate::plumbing::auth::Editor;
 use crate::plumbing::extract::{Id, Strict};
 use crate::plumbing::heavy::aside;
 use crate::plumbing::problem::{FieldError, Problem, Problems};
@@ -20,10 +19,9 @@ use crate::projects::budgets;
 use crate::trials;
 use bakeoff_api::experiments::AddedTrials;
 use bakeoff_service::app::App;
-use bakeoff_service::use_cases::intake::{self, PreparedTrials};
+use bakeoff_service::use_cases::additions::{self, NotAdded, WantedTrials};
 use bakeoff_store::experiments::Experiment;
-use bakeoff_store::experiments::additions::{Added, Addition, Fixed};
-use bakeoff_store::money::caps::Purchase;
+use bakeoff_store::experiments::additions::{Added, Fixed};
 
 /// What to do about a budget.
 const RAISE: &str = "raise it (PATCH /v1/experiments/{experiment_id} with budget_usd)";
@@ -51,8 +49,13 @@ pub(crate) async fn add_candidate(
         ..Change::default()
     };
     spec.candidates.push(candidate);
-    let index = spec.candidates.len() - 1;
-    add(&app, caller, experiment, spec, index, change, |_| true).await
+    let wanted = WantedTrials {
+        index: spec.candidates.len() - 1,
+        spec,
+        change,
+        is_wanted: Box::new(|_| true),
+    };
+    add(&app, &experiment, wanted).await
 }
 
 /// Retry a trial
@@ -77,17 +80,9 @@ pub(crate) async fn retry(
     if !is_retryable(trial.state) {
         return Err(not_retryable(trial.state));
     }
-    let spec = experiment.resolved.spec().clone();
-    let (plan, candidates) = (&trial.plan, &spec.candidates);
-    let index = candidates.iter().position(|one| one.name == plan.candidate);
-    let index = index.ok_or_else(Problem::internal)?;
-    let change = Change {
-        retry_of: Some(id),
-        ..Change::default()
-    };
-    let (option, repeat) = (plan.purchase_option, plan.repeat);
-    let is_same = move |plan: &TrialPlan| (plan.purchase_option, plan.repeat) == (option, repeat);
-    add(&app, caller, experiment, spec, index, change, is_same).await
+    let wanted = WantedTrials::retry(&experiment, &trial, Change::default());
+    let wanted = wanted.ok_or_else(Problem::internal)?;
+    add(&app, &experiment, wanted).await
 }
 
 fn is_retryable(state: TrialState) -> bool {
@@ -113,61 +108,34 @@ fn not_retryable(state: TrialState) -> Problem {
 }
 
 /// Plans the trials of one candidate that are wanted, and adds them.
-async fn add(
-    app: &App,
-    caller: Caller,
-    experiment: Experiment,
-    mut spec: ExperimentSpec,
-    index: usize,
-    change: Change,
-    is_wanted: impl Fn(&TrialPlan) -> bool + Send + 'static,
-) -> Answer {
-    // Experiments from before there was a choice ran in full, and go on so.
-    spec.stopping_policy.get_or_insert(StoppingPolicy::Full);
-    let written = spec.budget_usd;
-    // What is left of it: a trial that can never be paid for is refused now.
-    let left = experiment.budget_usd - experiment.settled_usd;
-    spec.budget_usd = left;
-    if left <= Usd::ZERO {
-        return Err(Problem::conflict(
+async fn add(app: &App, experiment: &Experiment, wanted: WantedTrials) -> Answer {
+    let index = wanted.index;
+    let why_not = |why| problem(why, experiment, index);
+    let checking = additions::load(app, experiment, wanted);
+    let checking = checking.await.map_err(why_not)?;
+    let checked = aside(move || checking.check()).await?.map_err(why_not)?;
+    let added = additions::add(app, experiment, checked);
+    let added = added.await.map_err(why_not)?;
+    let revision = experiment.revision + 1;
+    let view = AddedTrials::of(experiment.id, revision, added.findings, added.trials);
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+fn problem(why: NotAdded, experiment: &Experiment, index: usize) -> Problem {
+    match why {
+        NotAdded::Spent => Problem::conflict(
             "budget_spent",
             format!(
                 "all of its budget, {}, is spent: {RAISE}",
                 experiment.budget_usd
             ),
-        ));
+        ),
+        NotAdded::Refused { findings, left } => refused(&findings, index, left),
+        NotAdded::OverLimit(short) => Problem::invalid(vec![budgets::short("/budget_usd", &short)]),
+        NotAdded::NotNow(added) => not_now(added),
+        NotAdded::Unchecked(_) => Problem::internal(),
+        NotAdded::Store(error) => error.into(),
     }
-    let loaded = intake::load(app, caller.project, spec).await?;
-    let is_retry = change.retry_of.is_some();
-    let more = aside(move || loaded.more(index, is_retry, is_wanted)).await?;
-    let more = more.map_err(|findings| refused(&findings, index, left))?;
-    let PreparedTrials {
-        mut spec,
-        findings: own,
-        trials,
-    } = more;
-    let least = intake::least_usd(&trials);
-    budgets::allow(app, caller.project, Purchase::Experiment, least, least).await?;
-    spec.budget_usd = written;
-    let mut findings = experiment.findings.clone();
-    findings.extend(own.iter().filter(|_| !is_retry).cloned());
-    let addition = Addition {
-        based_on: experiment.revision,
-        spec: &spec,
-        findings: &findings,
-        trials: &trials,
-        change: &change,
-    };
-    let now = app.clock.now();
-    let added = app
-        .store
-        .add_trials(caller.project, experiment.id, addition, now);
-    if let Some(problem) = problem(added.await?) {
-        return Err(problem);
-    }
-    app.wake_schedulers();
-    let view = AddedTrials::of(experiment.id, experiment.revision + 1, own, trials);
-    Ok((StatusCode::CREATED, Json(view)))
 }
 
 /// Findings at pointers into the body, which is the candidate, not the experiment. `left`: of the budget.
@@ -189,9 +157,10 @@ fn refused(findings: &[Finding], index: usize, left: Usd) -> Problem {
     Problem::invalid(errors.collect())
 }
 
-fn problem(added: Added) -> Option<Problem> {
-    Some(match added {
-        Added::Done => return None,
+/// The experiment or the trial is not in a state for it.
+fn not_now(added: Added) -> Problem {
+    match added {
+        Added::Done => Problem::internal(),
         Added::Cancelled => Problem::conflict(
             "not_running",
             "the experiment was cancelled or deleted: start another one",
@@ -222,5 +191,5 @@ fn problem(added: Added) -> Option<Problem> {
             format!("{trial} does it once more already: retry that one, if it has failed too"),
         ),
         Added::NotRetryable(state) => not_retryable(state),
-    })
+    }
 }

@@ -18,7 +18,7 @@ use crate::plumbing::table::{self, Format, Kind};
 use crate::plumbing::{heavy, page};
 use bakeoff_api::money::{Spending, SpendingRow};
 use bakeoff_service::app::App;
-use bakeoff_store::money::spending::{By, Saved, Span, Spent};
+use bakeoff_store::money::spending::{By, ComponentSpending, Saved, Span};
 
 const DAYS_DEFAULT: i64 = 30;
 const DAYS_MAX: i64 = 400;
@@ -147,7 +147,7 @@ struct Summed {
     total: SpendingRow,
 }
 
-fn summed(spent: &[Spent], saved: &[Saved]) -> Summed {
+fn summed(spent: &[ComponentSpending], saved: &[Saved]) -> Summed {
     let mut groups: BTreeMap<Group, SpendingRow> = BTreeMap::new();
     let mut total = SpendingRow::default();
     for one in spent {

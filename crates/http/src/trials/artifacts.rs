@@ -33,11 +33,8 @@ pub(crate) async fn list(
     let shown = app.store.shown_trial(caller.project, id).await?;
     let attempts = shown.map_or_else(Vec::new, |shown| shown.attempts);
     let mut aftermath = app.store.aftermath(&[id.0]).await?;
-    let output = trial
-        .plan
-        .request
-        .as_ref()
-        .map(|request| request.output_s3_uri.as_str());
+    let output = trial.plan.training();
+    let output = output.map(|request| request.output_s3_uri.as_str());
     let mut items = Vec::with_capacity(attempts.len());
     for attempt in attempts {
         let found = aftermath.remove(&attempt.id).unwrap_or_default();

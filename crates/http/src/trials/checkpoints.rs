@@ -186,8 +186,7 @@ impl TrialPrefix {
         })?;
         let plan = &trial.plan;
         let interval = plan
-            .request
-            .as_ref()
+            .training()
             .and_then(|request| Some(request.checkpoint.as_ref()?.interval_seconds));
         let price = plan.price.as_ref().map(|price| price.usd_per_hour);
         Ok(Self {

@@ -29,7 +29,7 @@ pub(crate) async fn get(
     let found = all.into_iter().find(|(_, one)| one.id == id);
     let not_tuned = || Problem::not_found(format!("{id} is no tuning job"));
     let (_, found) = found.ok_or_else(not_tuned)?;
-    let request = found.plan.tuning.as_ref().ok_or_else(not_tuned)?;
+    let request = found.plan.tuning().ok_or_else(not_tuned)?;
     let tuned = Tuned {
         trial_id: id,
         job_name: found.job_name.as_ref(),

@@ -49,6 +49,11 @@ impl<'a> Draft<'a> {
         self.answer(pointer).or_else(|| self.spec.pointer(pointer))
     }
 
+    /// Sets what nothing says and nobody need be asked.
+    pub(super) fn set(&mut self, pointer: &str, value: Value) {
+        put(&mut self.spec, pointer, value);
+    }
+
     /// Sets what a document says.
     pub(super) fn take(&mut self, pointer: &str, value: impl Into<Value>, from: impl Into<String>) {
         put(&mut self.spec, pointer, value.into());

@@ -266,7 +266,7 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
         taken.push(json!({"name": name, "s3_uri": uri}));
     }
     if taken.is_empty() {
-        draft.spec["workload"]["channels"] = json!([]);
+        draft.set("/workload/channels", json!([]));
     } else {
         draft.take("/workload/channels", Value::Array(taken), "InputDataConfig");
     }

@@ -62,26 +62,8 @@ impl TrainerConfig {
     }
 
     fn of_trainer(&mut self, entries: &Map<String, Value>) {
-        let text = |name: &str| entries.get(name).and_then(Value::as_str);
         let is_on = |name: &str| entries.get(name) == Some(&Value::Bool(true));
-        let (has_lora, rank) = match self.from {
-            AXOLOTL => (matches!(text("adapter"), Some("lora" | "qlora")), None),
-            LLAMA_FACTORY => (
-                text("finetuning_type") == Some("lora"),
-                Some(LLAMA_FACTORY_RANK),
-            ),
-            _ => (is_on("use_peft"), Some(TRL_RANK)),
-        };
-        // They are often written where no adapter is trained, too.
-        if !has_lora {
-            self.settings
-                .retain(|name, _| !name.starts_with("lora_") && name != "peft_r");
-        } else if let Some(rank) = rank
-            && !self.settings.contains_key("lora_r")
-        {
-            let own = self.settings.entry("lora_rank".to_owned());
-            own.or_insert_with(|| rank.to_owned());
-        }
+        self.adapter(entries);
         // Axolotl's `auto` is bf16 where the machine can; LLaMA-Factory's `pure_bf16` keeps no copy in fp32 beside it.
         let is_auto = self.settings.get("bf16").map(String::as_str) == Some("auto");
         if is_auto || is_on("pure_bf16") {
@@ -111,28 +93,35 @@ impl TrainerConfig {
         ));
     }
 
+    /// The figures of an adapter are often written where none is trained, too.
+    fn adapter(&mut self, entries: &Map<String, Value>) {
+        let text = |name: &str| entries.get(name).and_then(Value::as_str);
+        let (is_trained, rank) = match self.from {
+            AXOLOTL => (matches!(text("adapter"), Some("lora" | "qlora")), None),
+            LLAMA_FACTORY => (
+                text("finetuning_type") == Some("lora"),
+                Some(LLAMA_FACTORY_RANK),
+            ),
+            _ => (
+                entries.get("use_peft") == Some(&Value::Bool(true)),
+                Some(TRL_RANK),
+            ),
+        };
+        if !is_trained {
+            self.settings
+                .retain(|name, _| !name.starts_with("lora_") && name != "peft_r");
+        } else if let Some(rank) = rank
+            && !self.settings.contains_key("lora_r")
+        {
+            let own = self.settings.entry("lora_rank".to_owned());
+            own.or_insert_with(|| rank.to_owned());
+        }
+    }
+
     fn of_accelerate(&mut self, entries: &Map<String, Value>) {
         let of = |name: &str| entries.get(name).and_then(Value::as_object);
         if let Some(deepspeed) = of("deepspeed_config") {
-            let device = |name: &str| {
-                let device = deepspeed.get(name).and_then(Value::as_str);
-                device.filter(|device| *device != "none")
-            };
-            let mut zero = Map::new();
-            zero.extend(
-                deepspeed
-                    .get("zero_stage")
-                    .map(|stage| ("stage".to_owned(), stage.clone())),
-            );
-            for part in ["optimizer", "param"] {
-                if let Some(device) = device(&format!("offload_{part}_device")) {
-                    zero.insert(format!("offload_{part}"), json!({"device": device}));
-                }
-            }
-            self.split = Some(Map::from_iter([(
-                "zero_optimization".to_owned(),
-                zero.into(),
-            )]));
+            self.split = Some(zero_of(deepspeed));
             let steps = "gradient_accumulation_steps";
             let told = deepspeed.get(steps).and_then(Value::as_u64);
             self.settings
@@ -147,6 +136,21 @@ impl TrainerConfig {
             self.settings.insert(checkpointing, "true".to_owned());
         }
     }
+}
+
+/// accelerate's words for ZeRO in DeepSpeed's own.
+fn zero_of(deepspeed: &Map<String, Value>) -> Map<String, Value> {
+    let mut zero = Map::new();
+    let stage = deepspeed.get("zero_stage");
+    zero.extend(stage.map(|stage| ("stage".to_owned(), stage.clone())));
+    for part in ["optimizer", "param"] {
+        let device = deepspeed.get(&format!("offload_{part}_device"));
+        let device = device.and_then(Value::as_str);
+        if let Some(device) = device.filter(|device| *device != "none") {
+            zero.insert(format!("offload_{part}"), json!({"device": device}));
+        }
+    }
+    Map::from_iter([("zero_optimization".to_owned(), zero.into())])
 }
 
 /// The members that are one value, as a script is told them.

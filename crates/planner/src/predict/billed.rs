@@ -11,12 +11,12 @@ use crate::predict::forecast::Interval;
 
 /// What is billed beside the steps of a candidate's jobs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct BesideSteps {
     pub(crate) overhead: Overhead,
     stepping: SteppingShare,
 }
 
-impl Beside {
+impl BesideSteps {
     /// By the jobs of this code that were measured before, and by what is assumed.
     pub(crate) fn of(spec: &ExperimentSpec, candidate: Candidate<'_>) -> Self {
         let measured = spec.measurements.iter();
@@ -83,8 +83,8 @@ impl Beside {
 mod tests {
     use super::*;
 
-    fn beside() -> Beside {
-        Beside {
+    fn beside() -> BesideSteps {
+        BesideSteps {
             overhead: Overhead::assumed(0.0),
             stepping: SteppingShare::ASSUMED,
         }

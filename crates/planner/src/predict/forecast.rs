@@ -12,7 +12,7 @@ use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, PurchaseOption, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::predict::billed::Beside;
+use crate::predict::billed::BesideSteps;
 use crate::predict::{self, Calibration, Case, Seconds};
 use crate::setup::Setup;
 
@@ -131,7 +131,7 @@ pub(crate) fn forecast(
     option: PurchaseOption,
     price: Option<&Price>,
     calibration: &Calibration,
-    beside: Beside,
+    beside: BesideSteps,
 ) -> Option<Forecast> {
     let workload = candidate.workload;
     if !is_sound(&workload.model) {
@@ -174,7 +174,7 @@ impl Forecast {
     /// The same for a trial that does something else between its steps than the full run does.
     pub(crate) fn of_trial(
         self,
-        beside: Beside,
+        beside: BesideSteps,
         candidate: Candidate<'_>,
         price: Option<&Price>,
         option: PurchaseOption,
@@ -211,7 +211,7 @@ fn basis(
     spec: &ExperimentSpec,
     case: &Case<'_>,
     option: PurchaseOption,
-    beside: Beside,
+    beside: BesideSteps,
 ) -> Vec<String> {
     let mut all = vec![format!(
         "predicted: physical model with coefficients fitted to {}",

@@ -1,14 +1,14 @@
-//! What an attempt adds to the request of its trial: its name, its marker and its tags, for every kind of job
-//! beside training; and the names of all kinds.
+//! What an attempt adds to the job of its trial: its name, its marker and its tags; and the names of all kinds.
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, MARKER_TAG, ModelSource, TransformJobRequest,
 };
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
-use bakeoff_domain::sagemaker::request::MARKER;
+use bakeoff_domain::sagemaker::request::{MARKER, TrainingJobRequest};
 use bakeoff_domain::sagemaker::tuning::TuningJobRequest;
 use bakeoff_domain::spec::labels::Labels;
 use uuid::Uuid;
@@ -27,7 +27,7 @@ pub struct Names<'a> {
 
 impl Names<'_> {
     /// The labels of its experiment as tags; our own tags have other names.
-    pub fn label(self, tags: &mut BTreeMap<String, String>) {
+    fn label(self, tags: &mut BTreeMap<String, String>) {
         tags.extend(self.labels.clone());
     }
 
@@ -38,6 +38,12 @@ impl Names<'_> {
         self.label(tags);
         tags.insert("bakeoff:trial".to_owned(), self.trial.to_owned());
     }
+}
+
+fn training(template: &TrainingJobRequest, names: Names<'_>) -> TrainingJobRequest {
+    let mut request = super::request::for_attempt(template, names.job, names.marker, names.trial);
+    names.label(&mut request.tags);
+    request
 }
 
 fn processing(template: &ProcessingJobRequest, names: Names<'_>) -> ProcessingJobRequest {
@@ -87,15 +93,15 @@ fn endpoint(template: &EndpointRequest, names: Names<'_>) -> EndpointRequest {
     request
 }
 
-/// The job of an attempt of any kind but training, which has more to add.
-pub fn of_step(job: JobRequest<'_>, names: Names<'_>) -> Option<StepJob> {
-    Some(match job {
-        JobRequest::Training(_) => return None,
-        JobRequest::Processing(template) => StepJob::Processing(processing(template, names)),
-        JobRequest::Tuning(template) => StepJob::Tuning(Box::new(tuning(template, names))),
-        JobRequest::Transform(template) => StepJob::Transform(transform(template, names)),
-        JobRequest::Endpoint(template) => StepJob::Endpoint(endpoint(template, names)),
-    })
+/// The job of an attempt.
+pub fn job(template: &Job, names: Names<'_>) -> Job {
+    match template {
+        Job::Training(template) => Job::Training(Box::new(training(template, names))),
+        Job::Processing(template) => Job::Processing(Box::new(processing(template, names))),
+        Job::Tuning(template) => Job::Tuning(Box::new(tuning(template, names))),
+        Job::Transform(template) => Job::Transform(Box::new(transform(template, names))),
+        Job::Endpoint(template) => Job::Endpoint(Box::new(endpoint(template, names))),
+    }
 }
 
 /// `bakeoff-<installation>-<attempt>`: 8 + 8 + 1 + 32 of SageMaker's 63 characters. A tuning job has only 32:

@@ -3,18 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::ports::{ClaimHolds, EndpointCall, JobPage, PageRequest};
+use bakeoff_domain::ports::{ClaimHolds, EndpointUpdate, JobPage, PageRequest};
 use bakeoff_domain::sagemaker::endpoint::{
     EndpointRequest, MARKER_TAG, ModelRequest, revision_name,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::request;
 use bakeoff_domain::sagemaker::tuning::TunedTrials;
 use bakeoff_domain::spec::pipeline::endpoint::SmokeTest;
 
-use super::{Aws, LIST_PAGES_MAX, Operation};
+use super::{Aws, JobOperations, LIST_PAGES_MAX, Operation};
 use bakeoff_process::crash;
 
 /// The account in an ARN: `arn:partition:service:region:account:resource`.
@@ -52,28 +53,15 @@ fn visible_later(reply: Result<(), AwsError>) -> Result<(), AwsError> {
 impl Aws {
     /// Creates a job. The caller has already taken a permit from the limiter, so nothing here waits, except for
     /// the parts that come before.
-    pub async fn create(&self, request: JobRequest<'_>, holds: ClaimHolds) -> Result<(), AwsError> {
-        self.create_parts(request).await?;
+    pub async fn create(&self, job: &Job, holds: ClaimHolds) -> Result<(), AwsError> {
+        self.create_parts(job).await?;
         crash::point("before_create");
-        let reply = match request {
-            JobRequest::Training(request) => self.ports.jobs.create(request).await,
-            JobRequest::Processing(request) => self.ports.processing.create(request).await,
-            JobRequest::Tuning(request) => self.ports.tuning.create(request).await,
-            JobRequest::Transform(request) => {
-                visible_later(self.ports.transform.create(request).await)
-            }
-            JobRequest::Endpoint(request) => {
-                let (name, tags) = (&request.job_name, &request.tags);
-                let call = EndpointCall {
-                    endpoint: name,
-                    config: name,
-                    tags,
-                };
-                visible_later(self.ports.endpoints.create(call, holds).await)
-            }
-        };
+        let mut reply = self.ports.jobs.create(job, holds).await;
         crash::point("after_create");
-        let reply = self.count(Operation::create(request.kind()), reply, 0);
+        if job.kind().has_model() {
+            reply = visible_later(reply);
+        }
+        let reply = self.count(JobOperations::of(job.kind()).create, reply, 0);
         self.refused_by_ours(reply).await
     }
 
@@ -87,14 +75,14 @@ impl Aws {
     }
 
     /// What must be there before a job is created.
-    async fn create_parts(&self, request: JobRequest<'_>) -> Result<(), AwsError> {
-        match request {
-            JobRequest::Training(_) | JobRequest::Processing(_) | JobRequest::Tuning(_) => Ok(()),
-            JobRequest::Transform(request) => {
+    async fn create_parts(&self, job: &Job) -> Result<(), AwsError> {
+        match job {
+            Job::Training(_) | Job::Processing(_) | Job::Tuning(_) => Ok(()),
+            Job::Transform(request) => {
                 self.create_model(&request.job_name, &request.model, &request.tags)
                     .await
             }
-            JobRequest::Endpoint(request) => self.create_revision(&request.job_name, request).await,
+            Job::Endpoint(request) => self.create_revision(&request.job_name, request).await,
         }
     }
 
@@ -127,10 +115,10 @@ impl Aws {
     }
 
     /// Has an endpoint serve another revision, whose parts exist.
-    pub async fn update_endpoint(&self, call: EndpointCall<'_>) -> Result<(), AwsError> {
+    pub async fn update_endpoint(&self, update: EndpointUpdate<'_>) -> Result<(), AwsError> {
         self.wait_for(Operation::UpdateEndpoint).await?;
         crash::point("before_update");
-        let reply = self.ports.endpoints.update(call).await;
+        let reply = self.ports.endpoints.update(update).await;
         crash::point("after_update");
         let reply = self.count(Operation::UpdateEndpoint, reply, 0);
         visible_later(self.refused_by_ours(reply).await)
@@ -150,11 +138,10 @@ impl Aws {
         job_name: &str,
         revisions: u32,
     ) -> Result<(), AwsError> {
-        let has_config = match kind {
-            JobKind::Training | JobKind::Processing | JobKind::Tuning => return Ok(()),
-            JobKind::Transform => false,
-            JobKind::Endpoint => true,
-        };
+        if !kind.has_model() {
+            return Ok(());
+        }
+        let has_config = kind == JobKind::Endpoint;
         for revision in 0..=revisions {
             let name = revision_name(job_name, revision);
             if has_config {
@@ -173,15 +160,9 @@ impl Aws {
     /// Describes a job. A job that is not found does not exist: the account has been confirmed. A
     /// job of that name in another account is not ours, and says nothing about ours.
     pub async fn describe(&self, kind: JobKind, job_name: &str) -> Result<ObservedJob, AwsError> {
-        let operation = Operation::describe(kind);
+        let operation = JobOperations::of(kind).describe;
         self.wait_for(operation).await?;
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.describe(job_name).await,
-            JobKind::Processing => self.ports.processing.describe(job_name).await,
-            JobKind::Tuning => self.ports.tuning.describe(job_name).await,
-            JobKind::Transform => self.ports.transform.describe(job_name).await,
-            JobKind::Endpoint => self.ports.endpoints.describe(job_name).await,
-        };
+        let reply = self.ports.jobs.describe(kind, job_name).await;
         let reply = self.count(operation, reply, 0);
         self.is_believed(&reply).await?;
         let mut job = reply?;
@@ -217,16 +198,21 @@ impl Aws {
     /// Adds the trials of a tuning job, and what they were billed once it is over.
     async fn look_at_trials(&self, job: &mut ObservedJob) -> Result<(), AwsError> {
         let name = job.job_name.clone();
-        let ask = |token| self.ports.tuning.trials(&name, token);
+        let ask = |token| self.ports.jobs.trials(&name, token);
         let mut trials = self
-            .pages(Operation::ListTrainingJobsForTuning, LIST_PAGES_MAX, ask)
+            .pages(
+                Operation::ListTrainingJobsForHyperParameterTuningJob,
+                LIST_PAGES_MAX,
+                ask,
+            )
             .await?;
         let is_over = job.status.is_over();
         // What spot saved is told of each trial alone.
         if is_over && job.actual.spot == Some(true) {
             for trial in trials.iter_mut().filter(|trial| trial.ended_at.is_some()) {
                 self.wait_for(Operation::DescribeTrainingJob).await?;
-                let told = self.ports.jobs.describe(&trial.job_name).await;
+                let told = self.ports.jobs.describe(JobKind::Training, &trial.job_name);
+                let told = told.await;
                 let told = self.count(Operation::DescribeTrainingJob, told, 0)?;
                 let billed = told.billable_seconds;
                 trial.billed_seconds = billed.unwrap_or(trial.billed_seconds);
@@ -243,16 +229,10 @@ impl Aws {
 
     /// Stops a job; an endpoint is deleted.
     pub async fn stop(&self, kind: JobKind, job_name: &str) -> Result<(), AwsError> {
-        let operation = Operation::stop(kind);
+        let operation = JobOperations::of(kind).stop;
         self.wait_for(operation).await?;
         crash::point("before_stop");
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.stop(job_name).await,
-            JobKind::Processing => self.ports.processing.stop(job_name).await,
-            JobKind::Tuning => self.ports.tuning.stop(job_name).await,
-            JobKind::Transform => self.ports.transform.stop(job_name).await,
-            JobKind::Endpoint => self.ports.endpoints.delete(job_name).await,
-        };
+        let reply = self.ports.jobs.stop(kind, job_name).await;
         crash::point("after_stop");
         self.count(operation, reply, 0)
     }
@@ -267,15 +247,9 @@ impl Aws {
 
     /// Lists one page of our jobs of a kind.
     pub async fn list(&self, kind: JobKind, page: &PageRequest) -> Result<JobPage, AwsError> {
-        let operation = Operation::list(kind);
+        let operation = JobOperations::of(kind).list;
         self.wait_for(operation).await?;
-        let reply = match kind {
-            JobKind::Training => self.ports.jobs.list(page).await,
-            JobKind::Processing => self.ports.processing.list(page).await,
-            JobKind::Tuning => self.ports.tuning.list(page).await,
-            JobKind::Transform => self.ports.transform.list(page).await,
-            JobKind::Endpoint => self.ports.endpoints.list(page).await,
-        };
+        let reply = self.ports.jobs.list(kind, page).await;
         self.count(operation, reply, 0)
     }
 

@@ -11,7 +11,7 @@ mod operation;
 mod schedules;
 pub mod sns;
 
-pub use operation::Operation;
+pub use operation::{JobOperations, Operation};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bakeoff_domain::doctor::questions::{Decision, Question, RoleFound};
 use bakeoff_domain::ports::{
     CallerReply, Endpoints, Identity, Images, IterationMetrics, IterationPoint, IterationQuery,
-    JobMetrics, LogPage, LogRequest, LogSearch, Logs, ModelRegistry, Objects, Page, Permissions,
-    PriceList, ProcessingJobs, Products, Quotas, Schedules, TrainingJobs, TransformJobs,
-    TuningJobs, Window,
+    JobMetrics, Jobs, LogPage, LogRequest, LogSearch, Logs, ModelRegistry, Objects, Page,
+    Permissions, PriceList, Products, Quotas, Schedules, Window,
 };
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::image::EcrImage;
@@ -49,10 +48,7 @@ const ACCOUNT_TRUSTED: TimeDelta = TimeDelta::seconds(15);
 /// The ports to AWS.
 #[derive(Clone)]
 pub struct Ports {
-    pub jobs: Arc<dyn TrainingJobs>,
-    pub processing: Arc<dyn ProcessingJobs>,
-    pub tuning: Arc<dyn TuningJobs>,
-    pub transform: Arc<dyn TransformJobs>,
+    pub jobs: Arc<dyn Jobs>,
     pub endpoints: Arc<dyn Endpoints>,
     pub metrics: Arc<dyn JobMetrics>,
     pub quotas: Arc<dyn Quotas>,
@@ -102,7 +98,7 @@ pub struct Aws {
 impl Aws {
     /// `calls_per_second`: the starting rate for learning; 1 outside tests.
     pub fn new(ports: Ports, clock: Clock, calls_per_second: f64) -> Self {
-        let paced = Operation::ALL.map(|operation| {
+        let paced = Operation::ALL.iter().map(|&operation| {
             let fresh = Tally {
                 operation: operation.as_str().to_owned(),
                 ..Tally::default()
@@ -118,7 +114,7 @@ impl Aws {
         Self {
             ports,
             clock,
-            paced: Mutex::new(paced.into_iter().collect()),
+            paced: Mutex::new(paced.collect()),
             account: Mutex::default(),
         }
     }

@@ -36,7 +36,7 @@ pub async fn of_trial(
     } else {
         Vec::new()
     };
-    let request = trial.plan.as_ref().and_then(|plan| plan.request.as_ref());
+    let request = trial.plan.as_ref().and_then(TrialPlan::training);
     let kind = trial
         .plan
         .as_ref()

@@ -27,6 +27,7 @@ use bakeoff_domain::ranking::race;
 use bakeoff_domain::ranking::recommend::recommend;
 use bakeoff_domain::ranking::recommendation::{Ranked, Recommendation};
 use bakeoff_domain::ranking::start::{self, Start};
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
 use bakeoff_domain::spec::{PurchaseOption, StoppingPolicy, WorkloadSpec};
 use chrono::{DateTime, Utc};
@@ -328,8 +329,10 @@ pub async fn trial_behind(
         return Ok(None);
     };
     let trial = store.trial(experiment.project_id, outcome.trial_id).await?;
-    let request = trial.and_then(|trial| trial.plan.request);
-    Ok(request.map(|request| (outcome, request)))
+    Ok(match trial.and_then(|trial| trial.plan.job) {
+        Some(Job::Training(request)) => Some((outcome, *request)),
+        _ => None,
+    })
 }
 
 /// How the race stands now: the ranking, and the trials to stop and to start by the experiment's policy. None while

@@ -16,7 +16,6 @@ use serde_json::Value;
 use crate::app::App;
 use crate::tasks::due::{self, Due, HOLD};
 use crate::use_cases::pipelines::purchase::{Guard, guard};
-use crate::use_cases::pipelines::put_out::put_out;
 use crate::use_cases::pipelines::{self, NotReady, PreparedStep};
 use bakeoff_process::crash;
 use bakeoff_process::ids;
@@ -194,7 +193,7 @@ impl ClaimedPipeline<'_> {
                 let Some(step) = self.steps.get(place) else {
                     return Ok(WriteOutcome::Done);
                 };
-                let outputs = put_out(self.app, self.pipeline, step).await?;
+                let outputs = pipelines::outputs::of_step(self.app, self.pipeline, step).await?;
                 let name = step.name.clone();
                 let written = self.completed(place, &outputs, None).await?;
                 self.outputs.insert(name, outputs);

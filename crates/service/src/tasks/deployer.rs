@@ -8,7 +8,7 @@ use std::fmt::Display;
 
 use bakeoff_domain::endpoint::decide::{EndpointSeen, EndpointStep, Tested, after_test, decide};
 use bakeoff_domain::endpoint::{EndpointState, EndpointStatus};
-use bakeoff_domain::ports::EndpointCall;
+use bakeoff_domain::ports::EndpointUpdate;
 use bakeoff_domain::sagemaker::endpoint::{EndpointRequest, revision_name};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
@@ -324,12 +324,11 @@ async fn send(
     if let Err(error) = aws.create_revision(&config, &request).await {
         return Ok(Err(error));
     }
-    let call = EndpointCall {
+    let update = EndpointUpdate {
         endpoint: name,
         config: &config,
-        tags: &request.tags,
     };
-    Ok(aws.update_endpoint(call).await)
+    Ok(aws.update_endpoint(update).await)
 }
 
 #[cfg(test)]

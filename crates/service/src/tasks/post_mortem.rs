@@ -1,10 +1,12 @@
 //! Post-mortems: some seconds after a job has failed, reads the end of its log, finds the cause, and
-//! keeps both with the last lines.
+//! keeps both with the last lines. Where the machine was defective, the trial is retried on another one.
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog;
 use bakeoff_domain::diagnosis::{Diagnosis, Evidence, diagnose, signatures};
+use bakeoff_domain::event::Change;
+use bakeoff_domain::lifecycle::failure::{FailureClass, deserves_another_machine};
 use bakeoff_domain::sagemaker::log::{LogLine, last_bytes, one_line};
 use bakeoff_domain::spec::ProfileSpec;
 use chrono::TimeDelta;
@@ -12,8 +14,12 @@ use chrono::TimeDelta;
 use crate::app::App;
 use crate::live::job_log::{self, LogQuery, LoggedJob};
 use crate::read::figures::Figures;
+use crate::use_cases::additions::{self, NotAdded, WantedTrials};
 use bakeoff_store::StoreError;
+use bakeoff_store::experiments::Experiment;
+use bakeoff_store::experiments::additions::Added;
 use bakeoff_store::experiments::race::{Judged, Verdict};
+use bakeoff_store::experiments::trials::{Attempt, ShownTrial, Trial};
 use bakeoff_store::jobs::post_mortems::PostMortemDue;
 
 const DUE_MAX: i64 = 50;
@@ -28,6 +34,11 @@ const LINES: usize = 20_000;
 const KEPT_BYTES: usize = 8 * 1024;
 /// Lines of causes that are kept beside it.
 const CLUES_MAX: usize = 32;
+/// How often the experiment may change while a retry is planned.
+const CHANGES_MAX: u32 = 3;
+/// Why a trial is retried although nobody has asked for it.
+const ANOTHER_MACHINE: &str =
+    "the log of its job names a defective machine, so that another one is tried";
 
 /// Runs one tick; returns how many were claimed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
@@ -90,12 +101,82 @@ async fn examine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
         };
         (Vec::new(), diagnosis)
     });
+    if diagnosis.is_of_hardware()
+        && let Err(error) = Box::pin(on_another_machine(app, due)).await
+    {
+        if due.tries < TRIES_MAX {
+            return Err(error);
+        }
+        tracing::warn!(%error, job = due.job_name, "not retried on another machine");
+    }
     let now = app.clock.now();
     app.store
         .record_post_mortem(due, &diagnosis, &kept, now)
         .await?;
     if diagnosis.is_out_of_accelerator_memory() {
         stop_twins(app, due).await?;
+    }
+    Ok(())
+}
+
+/// Retries a trial whose log alone says that its machine was defective; what FailureReason says, the scheduler has acted
+/// on. Runs before the post-mortem is recorded, because an open post-mortem holds up the conclusion.
+async fn on_another_machine(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
+    let store = &app.store;
+    // The retry would be given the instances that this job has left.
+    store.distrust_pool(due.job_id, app.clock.now()).await?;
+    let shown = store.shown_trial(due.project_id, due.trial_id).await?;
+    if !shown.is_some_and(|trial| is_due_again(&trial, due)) {
+        return Ok(());
+    }
+    let Some(trial) = store.trial(due.project_id, due.trial_id).await? else {
+        return Ok(());
+    };
+    for _ in 0..CHANGES_MAX {
+        let experiment = store.experiment(due.project_id, due.experiment_id).await?;
+        let Some(experiment) = experiment.filter(|one| one.paused_reason.is_none()) else {
+            return Ok(());
+        };
+        match retry(app, &experiment, &trial).await {
+            Ok(()) => break,
+            Err(NotAdded::Store(error)) => return Err(error),
+            // A person, or another post-mortem, has changed it meanwhile.
+            Err(NotAdded::NotNow(Added::Since(_))) => {}
+            // A person can still retry it: the diagnosis says so.
+            Err(why) => {
+                tracing::info!(?why, trial = %due.trial_id, "not retried on another machine");
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether this was the last job of a trial that is to run once more.
+fn is_due_again(trial: &ShownTrial, due: &PostMortemDue) -> bool {
+    let class = |attempt: &Attempt| attempt.failure_reason.as_deref().map(FailureClass::of);
+    let classes: Vec<Option<FailureClass>> = trial.attempts.iter().map(class).collect();
+    let is_last = trial
+        .attempts
+        .last()
+        .is_some_and(|last| last.id == due.job_id);
+    is_last && deserves_another_machine(trial.state, trial.retry_of.is_some(), &classes)
+}
+
+async fn retry(app: &App, experiment: &Experiment, trial: &Trial) -> Result<(), NotAdded> {
+    let change = Change {
+        cause: Some(ANOTHER_MACHINE.to_owned()),
+        ..Change::default()
+    };
+    let Some(wanted) = WantedTrials::retry(experiment, trial, change) else {
+        return Ok(());
+    };
+    let loaded = additions::load(app, experiment, wanted).await?;
+    let checked = tokio::task::spawn_blocking(move || loaded.check()).await;
+    let checked = checked.map_err(|error| NotAdded::Unchecked(error.to_string()))??;
+    // It may not matter any more.
+    if checked.starts() {
+        additions::add(app, experiment, checked).await?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 
 use crate::app::App;
-use crate::aws::Operation;
+use crate::aws::JobOperations;
 use bakeoff_process::crash;
 use bakeoff_store::StoreError;
 use bakeoff_store::leases::Term;
@@ -291,7 +291,7 @@ impl Round<'_> {
         let is_denied = matches!(reply, Err(AwsError::Denied(_)));
         let is_needless = is_denied && kind != JobKind::Training && !self.watched.contains(&kind);
         if is_needless {
-            let operation = Operation::list(kind).as_str();
+            let operation = JobOperations::of(kind).list.as_str();
             tracing::warn!(operation, "denied; no job of this database needs it");
         }
         is_needless

@@ -12,7 +12,8 @@ use bakeoff_domain::model_package::{Approval, RegistryState};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::price::{self, Price};
 use bakeoff_domain::money::worst_case::{WorstCase, worst_case};
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest, StepJob};
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::spec::labels::{self, Labels};
 use bakeoff_domain::spec::pipeline::StepSpec;
 use bakeoff_domain::spec::pipeline::endpoint::{EndpointSpec, ServedSpec, TransformSpec};
@@ -127,7 +128,7 @@ pub async fn priced(
     app: &App,
     project: ProjectId,
     region: &str,
-    job: JobRequest<'_>,
+    job: &Job,
 ) -> Result<PricedJob, NotServable> {
     let now = app.clock.now();
     let kind = job.instance_type().to_owned();
@@ -212,12 +213,12 @@ pub async fn endpoint(
         return Err(NotServable::Wrong(flaws));
     }
     let request = check::endpoint(&spec, surroundings(around, &served));
-    let job = JobRequest::Endpoint(&request);
-    let PricedJob { price, worst } = priced(app, around.project, around.region, job).await?;
     let (trial_id, model) = (TrialId(ids::fresh()), request.model.clone());
-    let usd_per_day_absent = usd_per_day_absent(price.usd_per_hour, request.instance_count);
+    let job = Job::Endpoint(Box::new(request));
+    let PricedJob { price, worst } = priced(app, around.project, around.region, &job).await?;
+    let usd_per_day_absent = usd_per_day_absent(price.usd_per_hour, job.instance_count());
     let model_package_id: Option<ModelPackageId> = spec.model.model_package_id;
-    let plan = TrialPlan::of_step(&name, StepJob::Endpoint(request), price, worst);
+    let plan = TrialPlan::of_step(&name, job, price, worst);
     Ok(ReadyEndpoint {
         experiment_id: ExperimentId(ids::fresh()),
         endpoint: NewEndpoint {
@@ -293,7 +294,7 @@ pub async fn transform(
     app: &App,
     around: ServingContext<'_>,
     spec: &TransformSpec,
-) -> Result<StepJob, NotServable> {
+) -> Result<Job, NotServable> {
     has_scheduled_end(app)?;
     let served = served(app, around, &spec.model).await?;
     let flaws = check::transform_flaws(spec, "", served.weights_gib);
@@ -301,7 +302,7 @@ pub async fn transform(
         return Err(NotServable::Wrong(flaws));
     }
     let request = check::transform(spec, surroundings(around, &served));
-    Ok(StepJob::Transform(request))
+    Ok(Job::Transform(Box::new(request)))
 }
 
 pub fn surroundings<'a>(around: ServingContext<'a>, served: &'a Served) -> EndpointContext<'a> {

@@ -249,12 +249,12 @@ impl LoadedSpec {
         })
     }
 
-    /// Plans the trials of one candidate that are wanted, of an experiment that has begun. What is wrong with other
-    /// candidates stands in no way. `is_retry`: they start, whatever the odds. `Err`: why none of them can.
+    /// Plans the wanted trials of one candidate, of an experiment that has begun. Findings on other candidates do not
+    /// matter. `is_asked_for`: a person wants them to start, whatever the odds. `Err`: why none of them can.
     pub fn more(
         self,
         index: usize,
-        is_retry: bool,
+        is_asked_for: bool,
         is_wanted: impl Fn(&TrialPlan) -> bool,
     ) -> Result<PreparedTrials, Vec<Finding>> {
         let Checked {
@@ -272,7 +272,7 @@ impl LoadedSpec {
             findings.retain(|finding| finding.severity >= Severity::Refused);
             return Err(findings);
         }
-        for plan in trials.iter_mut().filter(|_| is_retry) {
+        for plan in trials.iter_mut().filter(|_| is_asked_for) {
             (plan.held, plan.skipped) = (None, None);
         }
         findings.retain(|finding| finding.candidate().is_some());

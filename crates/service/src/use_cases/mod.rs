@@ -1,5 +1,6 @@
 //! Use cases, shared by the API, the pipelines and CI: load, think, write.
 
+pub mod additions;
 pub mod doctor;
 pub mod endpoints;
 pub mod full_run;

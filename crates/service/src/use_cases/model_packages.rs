@@ -73,7 +73,7 @@ pub async fn prepare(
     trial: &Trial,
     asked: RegisterModel,
 ) -> Result<PreparedPackage, NotRegistrable> {
-    let tuned = match &trial.plan.tuning {
+    let tuned = match trial.plan.tuning() {
         Some(request) => Some((request, best_of(app, trial, request).await?)),
         None => None,
     };

@@ -1,11 +1,11 @@
-//! The steps of pipelines: loads what a step's work needs, and says what would begin, or why nothing can; what one
-//! that has completed puts out is in [`put_out`]. Starting and ending steps is the conductor's matter
+//! The steps of pipelines: loads what a step's work needs, and says what would begin, or why nothing can; the outputs of one
+//! that has completed are in [`outputs`]. Starting and ending steps is the conductor's matter
 //! ([`crate::tasks::conductor`]).
 
 mod body;
 pub mod early;
+pub mod outputs;
 pub mod purchase;
-pub mod put_out;
 pub mod worst_case;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use bakeoff_domain::pipeline::reference::Unresolved;
 use bakeoff_domain::pipeline::{StepKind, tuning};
 use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::kind::StepJob;
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::sagemaker::processing::ProcessingJobRequest;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::full_run::FullRunSpec;
@@ -273,10 +273,10 @@ fn around<'a>(pipeline: &'a Pipeline, folder: &'a str) -> ServingContext<'a> {
 /// A job of a step, and what it is called among its others.
 struct NamedJob {
     name: String,
-    job: StepJob,
+    job: Job,
 }
 
-fn named(name: &str, job: StepJob) -> NamedJob {
+fn named(name: &str, job: Job) -> NamedJob {
     NamedJob {
         name: name.to_owned(),
         job,
@@ -293,8 +293,7 @@ async fn jobs_of(
     let (mut trials, mut worst_usd) = (Vec::new(), Usd::ZERO);
     for NamedJob { name, job } in jobs {
         let (project, region) = (pipeline.project_id, &pipeline.region);
-        let PricedJob { price, worst } =
-            endpoints::priced(app, project, region, job.request()).await?;
+        let PricedJob { price, worst } = endpoints::priced(app, project, region, &job).await?;
         worst_usd += worst.total_usd;
         trials.push(NewStepTrial {
             id: TrialId(ids::fresh()),
@@ -327,7 +326,7 @@ async fn tuning(
     let jobs = spec.candidates.iter().map(|candidate| {
         let role = &pipeline.spec.role_arn;
         let request = tuning::request(&spec, candidate, role, &folder);
-        named(&candidate.instance_type, StepJob::Tuning(Box::new(request)))
+        named(&candidate.instance_type, Job::Tuning(Box::new(request)))
     });
     let jobs = jobs_of(app, pipeline, jobs.collect(), means).await?;
     Ok(PreparedStep::Job(jobs))
@@ -477,7 +476,7 @@ async fn job(
     {
         return Ok(reused);
     }
-    let jobs = vec![named(&step.name, StepJob::Processing(request))];
+    let jobs = vec![named(&step.name, Job::Processing(Box::new(request)))];
     let ready = jobs_of(app, pipeline, jobs, means).await?;
     Ok(PreparedStep::Job(ReadyJob {
         fingerprint,

@@ -1,4 +1,4 @@
-//! Trials that people add to an experiment: of another candidate, or one that is done once more. An experiment that is
+//! Trials that are added to an experiment: of another candidate, or one that is done once more. An experiment that is
 //! over goes on.
 
 use bakeoff_domain::event::{Change, Event};
@@ -61,38 +61,31 @@ impl Store {
         new: Addition<'_>,
         now: DateTime<Utc>,
     ) -> Result<Added, StoreError> {
-        retried(|| self.add_trials_once(project, id, new, now)).await
-    }
-
-    async fn add_trials_once(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        new: Addition<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<Added, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        if let Some(why) = hindrance(&mut tx, project, id, new.based_on).await? {
-            return Ok(why);
-        }
-        if let Some(trial) = new.change.retry_of
-            && let Some(why) = is_done_again(&mut tx, id, trial).await?
-        {
-            return Ok(why);
-        }
-        revive(&mut tx, id, new, now).await?;
-        insert_trials(&mut tx, project, id, new, now).await?;
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-            .execute(&mut *tx)
-            .await?;
-        let subject = EventSubject {
-            project,
-            experiment: id,
-            trial: None,
-        };
-        let told = Event::ExperimentChanged(new.change.clone());
-        events::commit(tx, &[subject.told(told)], now).await?;
-        Ok(Added::Done)
+        retried(|| async move {
+            let mut tx = self.pool.begin().await?;
+            if let Some(why) = hindrance(&mut tx, project, id, new.based_on).await? {
+                return Ok(why);
+            }
+            if let Some(trial) = new.change.retry_of
+                && let Some(why) = is_done_again(&mut tx, id, trial).await?
+            {
+                return Ok(why);
+            }
+            revive(&mut tx, id, new, now).await?;
+            insert_trials(&mut tx, project, id, new, now).await?;
+            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                .execute(&mut *tx)
+                .await?;
+            let subject = EventSubject {
+                project,
+                experiment: id,
+                trial: None,
+            };
+            let told = Event::ExperimentChanged(new.change.clone());
+            events::commit(tx, &[subject.told(told)], now).await?;
+            Ok(Added::Done)
+        })
+        .await
     }
 }
 
@@ -121,9 +114,10 @@ async fn insert_trials(
     }
     if let (Some(earlier), Some((trial, _))) = (new.change.retry_of, new.trials.first()) {
         sqlx::query!(
-            "UPDATE trials SET retry_of = $2 WHERE id = $1",
+            "UPDATE trials SET retry_of = $2, is_automatic = $3 WHERE id = $1",
             trial.0,
             earlier.0,
+            new.change.cause.is_some(),
         )
         .execute(tx)
         .await?;

@@ -131,7 +131,7 @@ pub(crate) async fn stop(
     let rows = sqlx::query!(
         r#"WITH living AS (
                SELECT id FROM trials
-               WHERE experiment_id = $1 AND id = ANY($2) AND stop_requested_at IS NULL AND ($5 OR retry_of IS NULL)
+               WHERE experiment_id = $1 AND id = ANY($2) AND stop_requested_at IS NULL AND ($5 OR retry_of IS NULL OR is_automatic)
                  AND state IN ('queued', 'submitting', 'parked', 'running', 'stopping')
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE trials t SET stop_requested_at = $4, due_at = $4, stop_reason = stop.reason

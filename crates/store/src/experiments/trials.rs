@@ -121,8 +121,8 @@ impl ClaimedRow {
         let corrupt = |column| StoreError::corrupt("trials", self.id, column);
         let count = |value: i32, column| error::count(value, "trials", self.id, column);
         let plan = stored::read::<TrialPlan>(self.plan, "trials", self.id, "plan");
-        let limit = plan.as_ref().ok().and_then(TrialPlan::job);
-        let limit = limit.map(|job| job.billed_seconds_max(0));
+        let job = plan.as_ref().ok().and_then(|plan| plan.job.as_ref());
+        let limit = job.map(|job| job.billed_seconds_max(0));
         let longest = self.billed_seconds_max.map(u64::try_from);
         let interval = self
             .checkpoint_interval_seconds
@@ -422,14 +422,14 @@ impl Store {
         Ok((row.due_at, row.lease_seconds))
     }
 
-    /// All trials of the given experiments, in order. Their plans omit the requests, which make up
-    /// most of a plan and appear in no table.
+    /// All trials of the given experiments, in order. Their plans omit the jobs (before version 3: the requests), which
+    /// make up most of a plan and appear in no table.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn trials_of(&self, experiments: &[Uuid]) -> Result<Vec<Trial>, StoreError> {
         sqlx::query_as!(
             TrialRow,
             r#"SELECT id, experiment_id, ordinal, state, reason, candidate, instance_type, instance_count, purchase_option, region,
-                      (plan - 'request')::text AS "plan!", attempts_made, released_at, created_at, ended_at
+                      (plan - 'request' - 'job')::text AS "plan!", attempts_made, released_at, created_at, ended_at
                FROM trials WHERE experiment_id = ANY($1) ORDER BY experiment_id, ordinal"#,
             experiments,
         )

@@ -15,6 +15,7 @@ use bakeoff_domain::money::worst_case::WorstCase;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::ObservedJob;
 use bakeoff_domain::sagemaker::requested::{self, Difference};
+use bakeoff_planner::plan::TrialPlan;
 use bakeoff_planner::render::request;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
@@ -491,7 +492,7 @@ pub(crate) async fn record_job(
     .fetch_one(&mut *tx)
     .await?;
     let plan = trial.plan.as_ref().filter(|_| !attempt.is_compared);
-    let request = plan.and_then(|plan| plan.request.as_ref());
+    let request = plan.and_then(TrialPlan::training);
     let Some(request) = request else {
         return Ok(Recorded {
             differences: Vec::new(),

@@ -4,7 +4,7 @@
 
 use bakeoff_domain::event::{Charge, Event, OverReservation, SettledPool};
 use bakeoff_domain::ids::{ExperimentId, JobId, PriceId, ProjectId, TrialId};
-use bakeoff_domain::lifecycle::decide::FailureClass;
+use bakeoff_domain::lifecycle::failure::FailureClass;
 use bakeoff_domain::lifecycle::pool;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::bill::{Agreed, Line, Usage, lines};
@@ -27,7 +27,7 @@ use crate::money::corrections;
 use crate::money::ledger::{self, Entry};
 use crate::money::prices::{self, PricesOf};
 use crate::money::repricing::{self, Correction};
-use crate::money::settled::Part;
+use crate::money::settled::CostPart;
 use crate::session::interval;
 use crate::{Store, StoreError, error, retried};
 
@@ -95,7 +95,7 @@ pub(crate) async fn reserve(
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
     // A reservation for a pool without a row would never be released.
-    let Some((request, price)) = plan.request.as_ref().zip(plan.price.as_ref()) else {
+    let Some((request, price)) = plan.training().zip(plan.price.as_ref()) else {
         return Err(StoreError::corrupt("trials", account.trial_id, "plan"));
     };
     sqlx::query!(
@@ -236,6 +236,19 @@ impl Store {
         });
         events::commit(tx, orphaned.as_slice(), now).await?;
         Ok(true)
+    }
+
+    /// Keeps trials from the instances that a job left behind: its log says that they are defective.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn distrust_pool(&self, job: JobId, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE warm_pools SET is_defective = true, due_at = $2 WHERE job_id = $1 AND state = 'retained'",
+            job.0,
+            now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Claims pools of the holder's region that are due to be polled.
@@ -436,7 +449,7 @@ async fn book_more(
             let own = lines.iter().filter(|line| line.component == component);
             own.cloned().collect()
         };
-        let part = Part {
+        let part = CostPart {
             resource: EntryResource::WarmPool,
             component: name,
             lines: of(&owed),

@@ -13,7 +13,7 @@ use crate::money::bill;
 use crate::money::budget::{self, Booking};
 use crate::money::prices::{self, PricesOf};
 use crate::money::repricing::{Correction, adjust};
-use crate::money::settled::{Part, settled_rows};
+use crate::money::settled::{CostPart, settled_rows};
 use crate::{Store, StoreError, retried};
 
 /// A person's statement of an attempt's bill.
@@ -138,8 +138,12 @@ impl Store {
 
 /// The correction of one component: its current lines minus what is booked; none when they are
 /// equal.
-pub(crate) fn correction(account: Account, part: &Part, now: DateTime<Utc>) -> Option<Correction> {
-    let Part {
+pub(crate) fn correction(
+    account: Account,
+    part: &CostPart,
+    now: DateTime<Utc>,
+) -> Option<Correction> {
+    let CostPart {
         resource,
         component,
         lines,

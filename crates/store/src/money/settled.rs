@@ -94,7 +94,11 @@ impl SettledRow {
     }
 
     /// The current lines by component, with what is booked.
-    pub(crate) fn parts(&self, region: &str, tariffs: &Tariffs) -> Result<[Part; 3], StoreError> {
+    pub(crate) fn parts(
+        &self,
+        region: &str,
+        tariffs: &Tariffs,
+    ) -> Result<[CostPart; 3], StoreError> {
         let agreed = Agreed {
             price_id: PriceId(self.price_id),
             usd_per_hour: Usd(self.usd_per_hour),
@@ -114,7 +118,7 @@ impl SettledRow {
             .unwrap_or_default();
         storage.extend(kept);
         // What its volumes and those of its pool owe is corrected together.
-        let part = |component, lines, booked| Part {
+        let part = |component, lines, booked| CostPart {
             resource: match component {
                 EntryComponent::WarmPool => EntryResource::WarmPool,
                 _ => EntryResource::Job,
@@ -137,7 +141,7 @@ impl SettledRow {
 
 /// One component of an attempt's cost.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
+pub(crate) struct CostPart {
     pub(crate) resource: EntryResource,
     pub(crate) component: EntryComponent,
     /// The lines at current prices.
@@ -145,7 +149,7 @@ pub(crate) struct Part {
     pub(crate) booked: Usd,
 }
 
-impl Part {
+impl CostPart {
     /// What the lines cost beyond what is booked.
     pub(crate) fn owed(&self) -> Usd {
         self.lines.iter().map(|line| line.usd).sum::<Usd>() - self.booked

@@ -32,7 +32,7 @@ pub struct Span {
 
 /// Spending on one component within a group.
 #[derive(Debug, Clone)]
-pub struct Spent {
+pub struct ComponentSpending {
     pub day: Option<DateTime<Utc>>,
     pub experiment: Option<Uuid>,
     pub trial: Option<Uuid>,
@@ -54,7 +54,12 @@ impl Store {
     /// Spending by group and component. Usage over several days is split between them by time;
     /// usage outside the span is not counted.
     #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn spent(&self, span: &Span, by: By, limit: i64) -> Result<Vec<Spent>, StoreError> {
+    pub async fn spent(
+        &self,
+        span: &Span,
+        by: By,
+        limit: i64,
+    ) -> Result<Vec<ComponentSpending>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT CASE WHEN $5 THEN d.day END AS day,
                       CASE WHEN $6 THEN l.experiment_id END AS experiment,
@@ -85,7 +90,7 @@ impl Store {
         .await?;
         let spent = rows.into_iter().map(|row| {
             let component = EntryComponent::parse(&row.component);
-            Ok(Spent {
+            Ok(ComponentSpending {
                 day: row.day,
                 experiment: row.experiment,
                 trial: row.trial,

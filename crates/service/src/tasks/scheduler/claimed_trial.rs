@@ -9,7 +9,8 @@ use bakeoff_domain::lifecycle::queue::QuotaPool;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::cloudwatch;
 use bakeoff_domain::sagemaker::error::AwsError;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
+use bakeoff_domain::sagemaker::job::Job;
+use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed;
 use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob};
 use bakeoff_domain::sagemaker::request::TrainingJobRequest;
@@ -22,7 +23,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::{EARLIER_JOB, EARLIER_JOB_HOLDS, HeldSince, UNREADABLE};
 use crate::app::App;
 use crate::auth::push_token;
-use crate::aws::Operation;
+use crate::aws::JobOperations;
 use bakeoff_process::crash;
 use bakeoff_store::StoreError;
 use bakeoff_store::experiments::trials::{Attempt, Claimed};
@@ -126,14 +127,16 @@ impl ClaimedTrial<'_> {
     /// SageMaker stops no batch transform by itself.
     fn runtime_limit(&self) -> Option<TimeDelta> {
         let plan = self.trial.plan.as_ref()?;
-        let limit = plan.transform.as_ref()?.max_runtime_seconds;
-        Some(TimeDelta::seconds(i64::from(limit)))
+        let Some(Job::Transform(request)) = &plan.job else {
+            return None;
+        };
+        Some(TimeDelta::seconds(i64::from(request.max_runtime_seconds)))
     }
 
     /// Checks tags at the first look, and only for a sample of jobs. A failed read is not repeated.
     async fn check_tags(&self, attempt: &Attempt, job: &ObservedJob) {
         let plan = self.trial.plan.as_ref();
-        let Some(request) = plan.and_then(|plan| plan.request.as_ref()) else {
+        let Some(request) = plan.and_then(TrialPlan::training) else {
             return;
         };
         if attempt.is_compared || !requested::is_sampled(attempt.id) {
@@ -235,30 +238,21 @@ impl ClaimedTrial<'_> {
         };
         // An attempt is planned only from a request; without one the lease expires, and the log
         // names the row.
-        let job = self.trial.plan.as_ref().and_then(TrialPlan::job);
-        let job = job.ok_or_else(|| StoreError::corrupt("trials", self.trial.id, "plan"))?;
-        Ok(match job {
-            JobRequest::Training(template) => {
-                let request = request::for_attempt(template, name, &marker, &trial);
-                let mut request = self.reporting(request);
-                names.label(&mut request.tags);
-                if let Some(image) = &self.image {
-                    request.image.clone_from(image);
-                }
-                aws.create(JobRequest::Training(&request), holds).await
+        let template = self.trial.plan.as_ref().and_then(|plan| plan.job.as_ref());
+        let template =
+            template.ok_or_else(|| StoreError::corrupt("trials", self.trial.id, "plan"))?;
+        let mut job = attempt::job(template, names);
+        if let Job::Training(request) = &mut job {
+            self.report(request);
+            if let Some(image) = &self.image {
+                request.image.clone_from(image);
             }
-            JobRequest::Processing(_)
-            | JobRequest::Tuning(_)
-            | JobRequest::Transform(_)
-            | JobRequest::Endpoint(_) => match attempt::of_step(job, names) {
-                Some(job) => aws.create(job.request(), holds).await,
-                None => return Err(StoreError::corrupt("trials", self.trial.id, "plan")),
-            },
-        })
+        }
+        Ok(aws.create(&job, holds).await)
     }
 
-    /// The request with what its script needs to push metrics.
-    fn reporting(&self, mut request: TrainingJobRequest) -> TrainingJobRequest {
+    /// Adds what its script needs to push metrics.
+    fn report(&self, request: &mut TrainingJobRequest) {
         request.metrics_time_series = self.app.settings.sagemaker_metrics;
         if let Some(url) = &self.app.settings.public_url {
             let token = push_token::of(&self.app.settings.secret_key, self.trial.id);
@@ -269,7 +263,6 @@ impl ClaimedTrial<'_> {
                 .environment
                 .insert(request::PUSH_TOKEN_VARIABLE.to_owned(), token);
         }
-        request
     }
 
     async fn create(&mut self, attempt: &Attempt, now: DateTime<Utc>) -> Result<bool, StoreError> {
@@ -292,7 +285,7 @@ impl ClaimedTrial<'_> {
             return Ok(false);
         }
         let scheduled = self.schedule_end(attempt, now).await?;
-        let operation = Operation::create(self.trial.kind);
+        let operation = JobOperations::of(self.trial.kind).create;
         if let Err(wait) = self.app.place.aws.take(operation) {
             self.app
                 .store
@@ -536,9 +529,7 @@ impl ClaimedTrial<'_> {
     /// be deleted stays; it costs nothing.
     async fn clean_up(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let kind = self.trial.kind;
-        if !matches!(kind, JobKind::Transform | JobKind::Endpoint)
-            || !self.app.fence.may_stop(self.app.clock.now())
-        {
+        if !kind.has_model() || !self.app.fence.may_stop(self.app.clock.now()) {
             return Ok(Ok(()));
         }
         if let Err(error) = self.unschedule_end(attempt).await? {

@@ -5,6 +5,7 @@ use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::image::{EcrImage, ImageUri};
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -37,7 +38,7 @@ impl ClaimedTrial<'_> {
         match self.image(plan).await? {
             Image::AsWritten => Ok(true),
             Image::Pinned(image) => {
-                if let Some(request) = &mut plan.request {
+                if let Some(Job::Training(request)) = &mut plan.job {
                     request.image.clone_from(&image);
                 }
                 self.image = Some(image);
@@ -50,7 +51,7 @@ impl ClaimedTrial<'_> {
 
     /// Looks an image up, once for an experiment.
     async fn image(&self, plan: &TrialPlan) -> Result<Image, StoreError> {
-        let Some(request) = plan.request.as_ref().filter(|_| self.trial.pins_image) else {
+        let Some(request) = plan.training().filter(|_| self.trial.pins_image) else {
             return Ok(Image::AsWritten);
         };
         let written = ImageUri(request.image.clone());
@@ -91,7 +92,7 @@ impl ClaimedTrial<'_> {
 
     /// An image that does not come ends the trial.
     async fn wait_for_image(&self, plan: &TrialPlan, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let image = plan.request.as_ref().map(|request| request.image.as_str());
+        let image = plan.training().map(|request| request.image.as_str());
         let why = format!(
             "waits for its image: {} is not in ECR",
             image.unwrap_or_default()

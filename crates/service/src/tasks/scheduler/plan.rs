@@ -41,7 +41,7 @@ impl ClaimedTrial<'_> {
         };
         let tariffs = self.app.store.tariffs(self.trial.project_id, of).await?;
         let current = price::in_force(&tariffs.prices, &plan.instance_type, region, now);
-        let Some((price, request)) = current.zip(plan.job()) else {
+        let Some((price, job)) = current.zip(plan.job.as_ref()) else {
             self.app
                 .store
                 .refuse(
@@ -55,8 +55,7 @@ impl ClaimedTrial<'_> {
         // The transfer time of its weights and data was computed with the plan.
         let transfer = plan.worst_case.map_or(0, |worst| worst.transfer_seconds);
         let spacing = self.app.settings.metrics_spacing();
-        let worst =
-            worst_case::worst_case(request, transfer, tariffs.as_ref(), &price, spacing, now);
+        let worst = worst_case::worst_case(job, transfer, tariffs.as_ref(), &price, spacing, now);
         plan.price = Some(price.clone());
         plan.worst_case = Some(worst);
         let id = JobId(ids::fresh());

@@ -6,10 +6,9 @@ use bakeoff_domain::endpoint::scheduled_end::{
 };
 use bakeoff_domain::lifecycle::state::AttemptPhase;
 use bakeoff_domain::sagemaker::error::AwsError;
+use bakeoff_domain::sagemaker::job::Job;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::kind::JobRequest;
 use bakeoff_domain::sagemaker::schedule::{ScheduledAction, ScheduledEnd, first_end};
-use bakeoff_planner::plan::TrialPlan;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::claimed_trial::ClaimedTrial;
@@ -142,8 +141,9 @@ impl ClaimedTrial<'_> {
     }
 
     fn costs_of_absence(&self, attempt: &Attempt) -> String {
-        let job = self.trial.plan.as_ref().and_then(TrialPlan::job);
-        let count = job.map_or(1, JobRequest::instance_count);
+        let plan = self.trial.plan.as_ref();
+        let job = plan.and_then(|plan| plan.job.as_ref());
+        let count = job.map_or(1, Job::instance_count);
         no_end(usd_per_day_absent(attempt.usd_per_hour, count))
     }
 

@@ -16,7 +16,7 @@ use bakeoff_domain::spec::pipeline::StepSpec;
 use serde_json::Value;
 
 use super::NotReady;
-use super::put_out::winner;
+use super::outputs::winner;
 use crate::app::App;
 use crate::read;
 use bakeoff_store::pipelines::purchases::{Decision, PurchaseQuestion};

@@ -1,7 +1,6 @@
 //! Columns derived from a trial's plan, for use in SQL.
 
 use bakeoff_domain::money::price::PriceStatus;
-use bakeoff_domain::sagemaker::kind::{JobKind, JobRequest};
 use bakeoff_planner::plan::TrialPlan;
 use serde_json::Value;
 
@@ -26,14 +25,13 @@ pub(crate) struct PlanColumns {
 
 impl PlanColumns {
     pub(crate) fn of(plan: &TrialPlan) -> Result<Self, StoreError> {
-        let (job, request) = (plan.job(), plan.request.as_ref());
+        let (job, request) = (plan.job.as_ref(), plan.training());
         let checkpoint = request.and_then(|request| request.checkpoint.as_ref());
         let keep_alive = request.and_then(|request| request.keep_alive_seconds);
         let longest = plan.worst_case.map(|worst| worst.billed_seconds);
         Ok(Self {
             plan: stored::write(plan)?,
-            // One that cannot run was to train.
-            job_kind: job.map_or(JobKind::Training, JobRequest::kind).as_str(),
+            job_kind: plan.kind().as_str(),
             is_price_estimated: plan
                 .price
                 .as_ref()

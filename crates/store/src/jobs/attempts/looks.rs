@@ -41,7 +41,7 @@ impl Store {
         let Some(row) = row else { return Ok(()) };
         // A plan that cannot be read has already raised an alarm.
         let plan = stored::read::<TrialPlan>(row.plan, "trials", row.trial_id, "plan").ok();
-        let Some(request) = plan.as_ref().and_then(|plan| plan.request.as_ref()) else {
+        let Some(request) = plan.as_ref().and_then(TrialPlan::training) else {
             return Ok(());
         };
         let trial = TrialId(row.trial_id);

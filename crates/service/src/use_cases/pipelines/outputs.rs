@@ -1,10 +1,11 @@
-//! What a step that has completed puts out, for those after it to refer to.
+//! The outputs of a completed step, which later steps refer to.
 
 use std::collections::BTreeMap;
 
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::pipeline::StepKind;
 use bakeoff_domain::ranking::recommendation::Ranked;
+use bakeoff_domain::sagemaker::job::Job;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -13,12 +14,12 @@ use bakeoff_store::endpoints::WhichEndpoints;
 use bakeoff_store::experiments::steps::StepTrial;
 use bakeoff_store::pipelines::{Pipeline, Step};
 
-/// What a step whose work has completed puts out.
-pub async fn put_out(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Value, StoreError> {
+/// The outputs of a step whose work has completed.
+pub async fn of_step(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Value, StoreError> {
     match step.kind {
-        StepKind::Processing => put_out_by_job(app, step).await,
+        StepKind::Processing => outputs_of_processing(app, step).await,
         StepKind::Experiment | StepKind::FullRun => {
-            put_out_by_experiment(app, pipeline, step).await
+            outputs_of_experiment(app, pipeline, step).await
         }
         StepKind::Model => {
             let Some(id) = step.model_package_id else {
@@ -32,23 +33,23 @@ pub async fn put_out(app: &App, pipeline: &Pipeline, step: &Step) -> Result<Valu
                 })
             }))
         }
-        StepKind::Tuning => put_out_by_tuning(app, step).await,
-        StepKind::Transform => put_out_by_transform(app, step).await,
-        StepKind::Endpoint => put_out_by_endpoint(app, pipeline, step).await,
+        StepKind::Tuning => outputs_of_tuning(app, step).await,
+        StepKind::Transform => outputs_of_transform(app, step).await,
+        StepKind::Endpoint => outputs_of_endpoint(app, pipeline, step).await,
     }
 }
 
-async fn put_out_by_job(app: &App, step: &Step) -> Result<Value, StoreError> {
+async fn outputs_of_processing(app: &App, step: &Step) -> Result<Value, StoreError> {
     let Some(trial) = trials(app, step).await?.into_iter().next() else {
         return Ok(json!({}));
     };
-    let outputs: BTreeMap<String, String> = trial
-        .plan
-        .processing
-        .into_iter()
-        .flat_map(|request| request.outputs)
-        .map(|output| (output.name, output.s3_uri))
-        .collect();
+    let outputs: BTreeMap<String, String> = match trial.plan.job {
+        Some(Job::Processing(request)) => {
+            let outputs = request.outputs.into_iter();
+            outputs.map(|output| (output.name, output.s3_uri)).collect()
+        }
+        _ => BTreeMap::new(),
+    };
     // The message is what the script says: JSON, if it is one that can be stored and read again.
     let message = trial.exit_message.map(|text| {
         let value = serde_json::from_str::<Value>(&text).ok();
@@ -65,17 +66,17 @@ async fn trials(app: &App, step: &Step) -> Result<Vec<StepTrial>, StoreError> {
     Ok(trials.into_iter().map(|(_, trial)| trial).collect())
 }
 
-async fn put_out_by_transform(app: &App, step: &Step) -> Result<Value, StoreError> {
+async fn outputs_of_transform(app: &App, step: &Step) -> Result<Value, StoreError> {
     let trial = trials(app, step).await?.into_iter().next();
-    let request = trial
-        .as_ref()
-        .and_then(|trial| trial.plan.transform.as_ref());
-    let output = request.map(|request| request.output_s3_uri.as_str());
+    let output = trial.as_ref().and_then(|trial| match &trial.plan.job {
+        Some(Job::Transform(request)) => Some(&request.output_s3_uri),
+        _ => None,
+    });
     let name = trial.as_ref().and_then(|trial| trial.job_name.as_ref());
     Ok(json!({"output_s3_uri": output, "job_name": name}))
 }
 
-async fn put_out_by_endpoint(
+async fn outputs_of_endpoint(
     app: &App,
     pipeline: &Pipeline,
     step: &Step,
@@ -91,9 +92,9 @@ async fn put_out_by_endpoint(
 }
 
 /// The best trial of all candidates, and what each candidate has come to. Dollars are those of all of its trials.
-async fn put_out_by_tuning(app: &App, step: &Step) -> Result<Value, StoreError> {
+async fn outputs_of_tuning(app: &App, step: &Step) -> Result<Value, StoreError> {
     let trials = trials(app, step).await?;
-    let first = trials.iter().find_map(|trial| trial.plan.tuning.as_ref());
+    let first = trials.iter().find_map(|trial| trial.plan.tuning());
     let Some((goal, metric)) = first.map(|request| (request.goal, &request.objective)) else {
         return Ok(json!({}));
     };
@@ -109,7 +110,7 @@ async fn put_out_by_tuning(app: &App, step: &Step) -> Result<Value, StoreError> 
     let candidates: Vec<Value> = candidates.collect();
     let winner = trials
         .iter()
-        .filter_map(|trial| Some((trial.id, trial.plan.tuning.as_ref()?, best_of(trial)?)))
+        .filter_map(|trial| Some((trial.id, trial.plan.tuning()?, best_of(trial)?)))
         .min_by(|(_, _, a), (_, _, b)| goal.compare(a.objective, b.objective));
     let best = winner.map(|(trial_id, request, best)| {
         json!({
@@ -138,7 +139,7 @@ fn is_plain(value: &Value, depth: u32) -> bool {
     }
 }
 
-async fn put_out_by_experiment(
+async fn outputs_of_experiment(
     app: &App,
     pipeline: &Pipeline,
     step: &Step,
