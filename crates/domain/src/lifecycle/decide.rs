@@ -9,8 +9,8 @@ mod facts;
 use chrono::{DateTime, TimeDelta, Utc};
 
 pub use self::facts::AttemptFacts;
+use super::failure::FailureClass;
 use super::policy::Policy;
-use crate::diagnosis::signatures;
 use crate::lifecycle::state::{AttemptPhase, AttemptState, TrialState};
 use crate::sagemaker::error::AwsError;
 use crate::sagemaker::observed::{self, JobStatus, ObservedJob};
@@ -45,50 +45,6 @@ pub struct Situation {
 impl Situation {
     fn stop_reason(&self) -> &str {
         self.stop_reason.as_deref().unwrap_or("cancelled")
-    }
-}
-
-/// Why an attempt failed; each class has its policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureClass {
-    /// No capacity: try again later.
-    Capacity,
-    /// AWS's own fault: try again.
-    Internal,
-    /// An accelerator: the same code runs on another machine.
-    Hardware,
-    /// The training code: a retry would fail the same way.
-    Algorithm,
-    /// The request or its data: likewise.
-    Client,
-}
-
-impl FailureClass {
-    /// Classifies by the prefix of FailureReason: the text after it is the script's own and may say
-    /// anything. Only a defective accelerator is named there, by the driver.
-    pub fn of(reason: &str) -> Self {
-        let prefixes = [
-            ("CapacityError", Self::Capacity),
-            ("InternalServerError", Self::Internal),
-            ("AlgorithmError", Self::Algorithm),
-        ];
-        let found = prefixes
-            .into_iter()
-            .find(|(prefix, _)| reason.trim_start().starts_with(prefix));
-        let class = found.map_or(Self::Client, |(_, class)| class);
-        let is_defect = class == Self::Algorithm
-            && signatures::in_reason(reason).any(|hit| hit.signature.is_hardware);
-        if is_defect { Self::Hardware } else { class }
-    }
-
-    /// Whether an attempt that failed after so many others is worth another one. A defect is named by
-    /// the script's own words, so that one more machine has to do.
-    pub fn is_worth_a_retry(self, failures: u32) -> bool {
-        match self {
-            Self::Capacity | Self::Internal => true,
-            Self::Hardware => failures == 0,
-            Self::Algorithm | Self::Client => false,
-        }
     }
 }
 
