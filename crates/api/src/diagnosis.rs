@@ -91,7 +91,7 @@ view! {
 }
 
 view! {
-    /// What a running job's utilisation says.
+    /// A conclusion from a running job's utilisation.
     #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
     #[schema(as = RunningAdvice)]
     pub struct RunningAdviceView of Advice {

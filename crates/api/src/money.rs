@@ -102,7 +102,7 @@ pub struct CorrectionView {
 }
 
 view! {
-    /// What a warm pool cost
+    /// The cost of a warm pool
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     pub struct SettledPoolView of SettledPool {
         /// The job that left it.

@@ -387,7 +387,7 @@ view! {
     pub struct TrafficView of Traffic {
         /// `all_reduce`, `all_gather` or `reduce_scatter`.
         pub collective: String,
-        /// What is sent.
+        /// The tensors that are sent.
         pub of: String,
         pub bytes_per_step: f64,
     }

@@ -39,13 +39,13 @@ view! {
 }
 
 view! {
-    /// What a person has decided
+    /// A person's decision on a purchase
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[schema(as = DecidedPurchase)]
     pub struct DecidedPurchaseView of DecidedPurchase {
         pub pipeline_id: PipelineId,
         pub step: String,
-        /// What is bought; empty if nothing is.
+        /// The choice that is bought; empty if none is.
         pub candidate: Option<String>,
         /// The API key.
         pub by: String,

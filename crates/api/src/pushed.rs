@@ -27,7 +27,7 @@ view! {
 }
 
 view! {
-    /// What a reading made of a body.
+    /// How a body was read.
     #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
     pub struct MetricsReport of Report {
         /// Who wrote it, in words: `W&B's history`; null if nothing says so.
@@ -41,7 +41,7 @@ view! {
         /// The first 50.
         pub conflicts: Vec<MetricConflict> as each,
         pub conflicts_in_all: u64,
-        /// What a reader should know before using the figures.
+        /// Caveats about the figures.
         pub notes: Vec<MetricsNote> as each,
     }
 }

@@ -1,4 +1,4 @@
-//! What was changed of an experiment.
+//! Changes of an experiment, by a person or after a failure.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::ids::TrialId;
 use crate::money::Usd;
 use crate::spec::labels::{self, Labels};
 
-/// What has been changed of an experiment, by a person or after a failure.
+/// A change of an experiment, by a person or after a failure.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -138,17 +138,18 @@ async fn on_another_machine(app: &App, due: &PostMortemDue) -> Result<(), StoreE
             return Ok(());
         };
         match retry(app, &experiment, &trial).await {
-            Ok(()) => break,
+            Ok(()) => return Ok(()),
             Err(NotAdded::Store(error)) => return Err(error),
             // A person, or another post-mortem, has changed it meanwhile.
             Err(NotAdded::NotNow(Added::Since(_))) => {}
             // A person can still retry it: the diagnosis says so.
             Err(why) => {
                 tracing::info!(?why, trial = %due.trial_id, "not retried on another machine");
-                break;
+                return Ok(());
             }
         }
     }
+    tracing::info!(trial = %due.trial_id, "not retried on another machine: its experiment keeps changing");
     Ok(())
 }
 
