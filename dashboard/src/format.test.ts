@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { hours, odds, percent, rate, speed, time, tokens, usd } from "./format";
+import { hours, odds, percent, rate, size, speed, time, tokens, usd } from "./format";
 
 describe("figures", () => {
   it("writes dollars by their size, and unknown as unknown", () => {
@@ -17,6 +17,9 @@ describe("figures", () => {
     expect([rate(0.307412), rate(63.296), speed(57259.3, 1145.2), percent(0.987, 1), tokens(3e9), tokens(11_520_000_000)]).toEqual(
       ["$0.3074", "$63.30", "57,259 ± 1,145", "98.7 %", "3 B", "11.5 B"],
     );
+  });
+  it("writes bytes as S3 bills them", () => {
+    expect([size(0), size(999), size(1_500_000), size(14_500_000_000), size(null)]).toEqual(["0 B", "999 B", "1.5 MB", "14.5 GB", "–"]);
   });
   it("leaves out the year that it is", () => {
     expect([time("2026-11-29T08:40:12Z", "2026-12-01T00:00:00Z"), time("2025-11-29T08:40:12Z", "2026-12-01T00:00:00Z")]).toEqual(

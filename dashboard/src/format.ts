@@ -93,3 +93,12 @@ export function words(name: string | null | undefined): string {
 export function short(instanceType: string): string {
   return instanceType.replace(/^ml\./, "");
 }
+
+/** Bytes in units of 1,000, as S3 bills them. */
+export function size(bytes: Maybe): string {
+  if (bytes == null) return UNKNOWN;
+  for (const [unit, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]] as const) {
+    if (bytes >= unit) return `${Number((bytes / unit).toPrecision(3))} ${name}`;
+  }
+  return `${bytes} B`;
+}

@@ -2,14 +2,22 @@
 
 import { render, type ComponentChildren } from "preact";
 import { whoIsThere } from "./api/session";
-import { Calibration, CiRuns, Endpoints, Events, Instances, Models, Pipeline, Pipelines, Spending } from "./pages/lists";
+import { Calibration } from "./pages/calibration";
+import { CiRuns } from "./pages/ci";
 import { Compare } from "./pages/compare";
+import { Endpoint, Endpoints } from "./pages/endpoints";
+import { Events } from "./pages/events";
 import { Experiment } from "./pages/experiment";
 import { Experiments } from "./pages/experiments";
+import { Instance, Instances } from "./pages/instances";
 import { Login } from "./pages/login";
+import { Models } from "./pages/models";
 import { Overview } from "./pages/overview";
+import { Pipeline, Pipelines } from "./pages/pipelines";
 import { Playground } from "./pages/playground";
+import { Run, Runs } from "./pages/runs";
 import { Settings } from "./pages/settings";
+import { Spending } from "./pages/spending";
 import { Trial } from "./pages/trial";
 import { Shell } from "./shell";
 import { address, session } from "./state";
@@ -21,6 +29,7 @@ const PAGES: Record<string, () => ComponentChildren> = {
   "/experiments": () => <Experiments />,
   "/compare": () => <Compare />,
   "/playground": () => <Playground />,
+  "/runs": () => <Runs />,
   "/pipelines": () => <Pipelines />,
   "/endpoints": () => <Endpoints />,
   "/models": () => <Models />,
@@ -36,6 +45,9 @@ const ONE: readonly (readonly [RegExp, (id: string) => ComponentChildren])[] = [
   [/^\/experiments\/([\w-]+)$/, (id) => <Experiment key={id} id={id} />],
   [/^\/trials\/([\w-]+)$/, (id) => <Trial key={id} id={id} />],
   [/^\/pipelines\/([\w-]+)$/, (id) => <Pipeline key={id} id={id} />],
+  [/^\/endpoints\/([\w-]+)$/, (id) => <Endpoint key={id} id={id} />],
+  [/^\/instances\/([\w.-]+)$/, (id) => <Instance key={id} id={id} />],
+  [/^\/runs\/([\w-]+)$/, (id) => <Run key={id} id={id} />],
 ];
 
 function Page() {

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Schemas } from "./api/client";
-import { heldOver, isExperiment, parse, phasesOf, pointsOf, spread, standingsOf } from "./shape";
+import { heldOver, layersOf, phasesOf, pointsOf, regionsOf, spansOf, spread, standingsOf } from "./shape";
 
 const row = (id: number, kind: string, usd: number) => ({ id, kind, usd, recorded_at: `2026-11-20T0${id}:00:00Z` }) as Schemas["LedgerEntryView"];
 
@@ -50,9 +50,22 @@ it("labels that would lie upon each other move apart, and others stay", () => {
   expect(spread([], 0.1)).toEqual([]);
 });
 
-it("half a document is no error of the service", () => {
-  expect(parse("")).toEqual({});
-  expect(parse('{"a": ').error).toContain("no JSON yet");
-  expect(isExperiment(parse('{"candidates": []}').value)).toBe(true);
-  expect(isExperiment(parse("[]").value)).toBe(false);
+it("each step stands right of all that it needs", () => {
+  const step = (name: string, ...needs: string[]) => ({ name, needs });
+  const layers = layersOf([step("train", "prepare", "tokens"), step("prepare"), step("tokens", "prepare"), step("note")]);
+  expect(layers.map((layer) => layer.map((one) => one.name))).toEqual([["prepare", "note"], ["tokens"], ["train"]]);
+  expect(layersOf([])).toEqual([]);
+  // No pipeline has a circle; a page that met one would not hang.
+  expect(layersOf([step("a", "b"), step("b", "a")]).flat()).toHaveLength(2);
+});
+
+it("a price holds until the next of its kind, and none before it has begun", () => {
+  const price = (status: string, effective_from: string, usd_per_hour: number) => ({ status, effective_from, usd_per_hour, region: "us-east-1", instance_type: "ml.a" }) as Schemas["Price"];
+  const all = [price("listed", "2026-03-01", 2), price("estimated", "2026-01-01", 3), price("negotiated", "2026-02-01", 1), price("listed", "2027-01-01", 0.5)];
+  expect(spansOf(all, "2026-11-20")).toEqual([
+    { from: "2026-01-01", until: "2026-03-01", usd: 3, isStated: false },
+    { from: "2026-02-01", until: "2026-11-20", usd: 1, isStated: true },
+    { from: "2026-03-01", until: "2026-11-20", usd: 2, isStated: true },
+  ]);
+  expect(regionsOf([...all, { ...price("listed", "2026-01-01", 1), region: "eu-west-1" }])).toEqual(["eu-west-1", "us-east-1"]);
 });

@@ -5,7 +5,7 @@ import type { Schemas } from "./api/client";
 export type Phase = { trial: string; status: string; from: string; until: string };
 export type Held = { at: string; settled: number; reserved: number };
 
-type Attempted = { trial_id: string; candidate: string; purchase_option: string; number: number; transitions: readonly Schemas["Transition"][]; ended_at?: string | null };
+export type Attempted = { trial_id: string; candidate: string; purchase_option: string; number: number; transitions: readonly Schemas["Transition"][]; ended_at?: string | null };
 
 /** Attempts as phases; one that goes on ends with the newest time that is known. */
 export function phasesOf(attempts: readonly Attempted[]): Phase[] {
@@ -73,16 +73,41 @@ export function pointsOf(points: Schemas["PointColumns"]): { at: Date; value: nu
   });
 }
 
-/** Whether a document is an experiment, which can be planned and not only checked. */
-export function isExperiment(value: unknown): boolean {
-  return typeof value === "object" && value !== null && "candidates" in value;
+/** Steps in columns, each right of everything that it needs; a circle, which no pipeline has, ends in the last one. */
+export function layersOf<T extends { name: string; needs: readonly string[] }>(steps: readonly T[]): T[][] {
+  const depth = new Map<string, number>();
+  for (let round = 0; round < steps.length; round += 1) {
+    for (const step of steps) {
+      const deepest = Math.max(-1, ...step.needs.map((name) => depth.get(name) ?? -1));
+      depth.set(step.name, Math.min(deepest + 1, steps.length - 1));
+    }
+  }
+  const layers: T[][] = [];
+  for (const step of steps) {
+    const column = depth.get(step.name) ?? 0;
+    (layers[column] ??= []).push(step);
+  }
+  return layers.filter((layer) => layer !== undefined);
 }
 
-export function parse(text: string): { value?: unknown; error?: string } {
-  if (!text.trim()) return {};
-  try {
-    return { value: JSON.parse(text) };
-  } catch (error) {
-    return { error: `This is no JSON yet: ${(error as Error).message}` };
-  }
+/** The regions that have prices, each once. */
+export function regionsOf(prices: readonly Schemas["Price"][]): string[] {
+  return [...new Set(prices.map((price) => price.region))].sort();
+}
+
+export type PriceSpan = { from: string; until: string; usd: number; isStated: boolean };
+
+/**
+ * Prices of one type in one region as the times in which each held: until the next of its own kind, or now. Negotiated ones
+ * stand beside the others, which hold for whoever has not negotiated; what has not begun is left out.
+ */
+export function spansOf(prices: readonly Schemas["Price"][], now: string): PriceSpan[] {
+  const begun = prices.filter((price) => price.effective_from < now).sort((a, b) => (a.effective_from < b.effective_from ? -1 : 1));
+  const isNegotiated = (price: Schemas["Price"]) => price.status === "negotiated";
+  return begun.map((price, index) => ({
+    from: price.effective_from,
+    until: begun.slice(index + 1).find((later) => isNegotiated(later) === isNegotiated(price))?.effective_from ?? now,
+    usd: price.usd_per_hour,
+    isStated: price.status === "listed" || isNegotiated(price),
+  }));
 }

@@ -11,6 +11,7 @@ const PLACES: readonly (readonly [string, string, string])[] = [
   ["/", "Overview", "o"],
   ["/experiments", "Experiments", "e"],
   ["/playground", "Playground", "p"],
+  ["/runs", "Runs", "r"],
   ["/pipelines", "Pipelines", "l"],
   ["/endpoints", "Endpoints", "n"],
   ["/models", "Models", "m"],
@@ -67,7 +68,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
           ))}
         </nav>
         <div class="who">
-          <button aria-pressed={paused.value} title={stream.value === "lost" && !paused.value ? "The stream of events is lost; pages are read again now and then. ( . ) pauses" : "Pause live updates ( . )"} onClick={() => (paused.value = !paused.value)}>
+          <button aria-pressed={paused.value} title={stream.value === "lost" && !paused.value ? "Live updates are lost; pages are read again now and then. ( . ) pauses them" : "Pause live updates ( . )"} onClick={() => (paused.value = !paused.value)}>
             {paused.value ? "paused" : stream.value === "lost" ? "lost" : "live"}
           </button>
           <button title="Light or dark" aria-label={dark.value ? "to the light theme" : "to the dark theme"} onClick={() => (theme.value = dark.value ? "light" : "dark")}>

@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use bakeoff_process::clock::real_sleep;
 use bakeoff_store::{CONNECTIONS_MAX, Store};
 
+/// Where the private cluster is, unless another folder is named.
+pub(super) const DATA_DIR: &str = ".bakeoff";
 /// How often to check that the private cluster is alive.
 const SUPERVISE_EVERY: Duration = Duration::from_millis(300);
 
@@ -21,7 +23,7 @@ pub(super) struct DatabaseOptions {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     pub(super) database_url: Option<String>,
     /// Data directory of the private cluster of `serve --embedded`.
-    #[arg(long, default_value = ".bakeoff")]
+    #[arg(long, default_value = DATA_DIR)]
     pub(super) data_dir: PathBuf,
 }
 
@@ -52,6 +54,11 @@ impl MigrateOptions {
 }
 
 impl DatabaseOptions {
+    /// Whether a database is named, or a private cluster has been made in the data directory.
+    pub(super) fn is_there(&self) -> bool {
+        self.database_url.is_some() || bakeoff_postgres::saved_url(&self.data_dir).is_some()
+    }
+
     /// Opens the database of a running installation: the given URL, or that of the cluster running
     /// in the data directory.
     pub(super) async fn open(&self) -> anyhow::Result<Store> {

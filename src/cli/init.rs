@@ -31,7 +31,7 @@ const SHOWN_MAX: usize = 100;
 Exits with 1 while something is left that only you know.")]
 pub(super) struct InitOptions {
     /// Files of JSON or YAML (an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what DescribeTrainingJob answers, a
-    /// model's config.json, a configuration of DeepSpeed, Axolotl, LLaMA-Factory, TRL or accelerate), and names of models, such as Qwen/Qwen2.5-7B.
+    /// model's config.json, a configuration of DeepSpeed, Axolotl, LLaMA-Factory, TRL or accelerate, a W&B run's config.yaml and wandb-metadata.json), and names of models, such as Qwen/Qwen2.5-7B.
     #[arg(required_unless_present = "job")]
     documents: Vec<String>,
     /// A training job of your own AWS account, by its name: it is described with your credentials, and nothing else.

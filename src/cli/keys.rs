@@ -1,20 +1,25 @@
-//! `bakeoff keys`: keys are created, listed and revoked on the host, by anyone with access to the
-//! database.
+//! `bakeoff keys`: who has access. On the service's host, where its database is at hand, for every project; elsewhere over
+//! the API, with an admin's key, for that key's project.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
+use bakeoff_api::keys::{CreatedKey, KeyRole, KeyView, NewKey, RotateKey};
+use bakeoff_api::page::Page;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use clap::{Args, Subcommand};
+use comfy_table::Table;
+use serde::Serialize;
 
 use super::caps::cap;
+use super::client::{Client, Target};
+use super::output::Output;
 use super::{database, sheet};
 use bakeoff_process::clock::real_now;
 use bakeoff_process::ids;
-use bakeoff_service::auth::keys::{Role, format_key, hash};
-use bakeoff_service::auth::secrets::{self, events_key};
+use bakeoff_service::auth::keys::{FreshKey, Role};
+use bakeoff_service::auth::secrets::events_key;
 use bakeoff_store::Store;
-use bakeoff_store::keys::NewKey;
 
 #[derive(Debug, Args)]
 pub(super) struct KeysOptions {
@@ -24,14 +29,46 @@ pub(super) struct KeysOptions {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create a key and print it, once. Creates the project if it does not exist.
+    /// Create a key and print it, once. On the host, creates the project if it does not exist.
     Create(Create),
-    /// List all keys, without their secrets.
+    /// List keys, without their secrets: on the host those of all projects, elsewhere those of your own.
     List(List),
+    /// Replace a key by one of the same name and role, and print that, once. Over the API.
+    Rotate(Rotate),
     /// Revoke a key: within a second, no replica accepts it any more.
     Revoke(Revoke),
     /// Print the key that lets EventBridge push events (header `Authorization`).
     Events(Events),
+}
+
+/// Where keys are kept: the database of this host, or the service.
+#[derive(Debug, Args)]
+struct PlaceOptions {
+    #[command(flatten)]
+    database: database::DatabaseOptions,
+    #[command(flatten)]
+    target: Target,
+}
+
+enum Place {
+    Host(Store),
+    Service(Client),
+}
+
+impl PlaceOptions {
+    /// The database where there is one, unless a service is named.
+    async fn open(&self) -> anyhow::Result<Place> {
+        let Target {
+            url,
+            api_key,
+            profile,
+        } = &self.target;
+        let names_service = url.is_some() || api_key.is_some() || profile.is_some();
+        if !names_service && self.database.is_there() {
+            return Ok(Place::Host(self.database.open().await?));
+        }
+        Ok(Place::Service(Client::new(&self.target)?))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -42,18 +79,18 @@ struct Events {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example: bakeoff keys create --project research --role editor --name 'notebook of Ada' --budget-usd 500"
-)]
+#[command(after_help = "Examples:
+  bakeoff keys create --project research --role admin --budget-usd 500     # on the service's host
+  bakeoff keys create --role editor --name 'notebook of Ada'               # elsewhere, with an admin's key")]
 struct Create {
     #[command(flatten)]
-    database: database::DatabaseOptions,
-    /// Project the key belongs to.
+    place: PlaceOptions,
+    /// Project the key belongs to: needed on the host; over the API it is your key's own.
     #[arg(long)]
-    project: String,
+    project: Option<String>,
     #[arg(long, value_enum, default_value = "viewer")]
     role: Role,
-    /// Dollars that the project may spend in all, if it does not exist yet. When absent, the installation's default
+    /// Dollars that the project may spend in all, if it does not exist yet; on the host only. When absent, the installation's default
     /// (`serve --default-project-budget-usd`), which is 0: nothing starts.
     #[arg(long, env = "BAKEOFF_DEFAULT_PROJECT_BUDGET_USD", value_name = "USD", value_parser = cap)]
     budget_usd: Option<Usd>,
@@ -66,26 +103,44 @@ struct Create {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: bakeoff keys list")]
+#[command(after_help = "Example: bakeoff keys list --output csv")]
 struct List {
     #[command(flatten)]
-    database: database::DatabaseOptions,
+    place: PlaceOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: bakeoff keys rotate key_0190… --overlap-hours 24 > key.txt")]
+struct Rotate {
+    #[command(flatten)]
+    target: Target,
+    /// Id of the key, as `keys list` shows it.
+    id: ApiKeyId,
+    /// How long the old key stays valid beside the new one, 0 to 720 hours.
+    #[arg(long, default_value_t = 0)]
+    overlap_hours: u32,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: bakeoff keys revoke key_0190…")]
 struct Revoke {
     #[command(flatten)]
-    database: database::DatabaseOptions,
+    place: PlaceOptions,
     /// Id of the key, as `keys list` shows it.
     id: ApiKeyId,
 }
 
 pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     match options.command {
-        Command::Create(options) => create(options).await,
-        Command::List(options) => list(&options.database.open().await?).await,
-        Command::Revoke(options) => revoke(&options.database.open().await?, options.id).await,
+        Command::Create(options) => match options.place.open().await? {
+            Place::Host(store) => create_on_host(&store, &options).await,
+            Place::Service(client) => create_over_api(&client, &options).await,
+        },
+        Command::List(options) => list(&options).await,
+        Command::Rotate(options) => rotate(&options).await,
+        Command::Revoke(options) => revoke(&options).await,
         Command::Events(events) => {
             println!("Bearer {}", events_key(&events.secret.read()?));
             Ok(())
@@ -93,47 +148,130 @@ pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     }
 }
 
-async fn list(store: &Store) -> anyhow::Result<()> {
-    let keys = store.keys(None).await?;
-    if keys.is_empty() {
+/// A key as it is listed; on the host with its project.
+#[derive(Serialize)]
+struct Row {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
+    #[serde(flatten)]
+    key: KeyView,
+}
+
+async fn list(options: &List) -> anyhow::Result<()> {
+    let rows: Vec<Row> = match options.place.open().await? {
+        Place::Host(store) => {
+            let keys = store.keys(None).await?.into_iter();
+            keys.map(|key| Row {
+                project: Some(key.project.clone()),
+                key: key.into(),
+            })
+            .collect()
+        }
+        Place::Service(client) => {
+            let page: Page<KeyView> = client.get("/v1/keys").await?;
+            let own = |key| Row { project: None, key };
+            page.items.into_iter().map(own).collect()
+        }
+    };
+    if rows.is_empty() && options.output.is_table() {
         println!("There are no keys yet: `bakeoff keys create --project NAME` makes one.");
         return Ok(());
     }
+    options.output.print(&rows, || table(&rows))
+}
+
+fn table(rows: &[Row]) -> Table {
     let now = real_now();
-    let headers = ["id", "project", "role", "name", "created", "state"];
+    let is_host = rows.iter().any(|row| row.project.is_some());
+    let mut headers = vec!["id", "project", "role", "name", "created", "state"];
+    headers.retain(|header| is_host || *header != "project");
     let mut table = sheet::table(&headers);
-    for key in keys {
-        let state = match (key.revoked_at, key.expires_at) {
-            (Some(at), _) => format!("revoked {}", day(at)),
-            (None, Some(at)) if at <= now => format!("expired {}", day(at)),
-            (None, Some(at)) => format!("valid until {}", day(at)),
-            (None, None) => "valid".to_owned(),
-        };
-        table.add_row([
-            key.id.to_string(),
-            key.project,
-            key.role,
-            key.name,
+    for Row { project, key } in rows {
+        let own = [
+            key.role.clone(),
+            key.name.clone(),
             day(key.created_at),
-            state,
-        ]);
+            state(key, now),
+        ];
+        let cells = [key.id.to_string()].into_iter().chain(project.clone());
+        table.add_row(cells.chain(own));
     }
-    sheet::print(table);
-    Ok(())
+    table
+}
+
+fn state(key: &KeyView, now: DateTime<Utc>) -> String {
+    match (key.revoked_at, key.expires_at) {
+        (Some(at), _) => format!("revoked {}", day(at)),
+        (None, Some(at)) if at <= now => format!("expired {}", day(at)),
+        (None, Some(at)) => format!("valid until {}", day(at)),
+        (None, None) => "valid".to_owned(),
+    }
 }
 
 fn day(at: DateTime<Utc>) -> String {
     at.format("%Y-%m-%d").to_string()
 }
 
-async fn revoke(store: &Store, id: ApiKeyId) -> anyhow::Result<()> {
-    let Some(at) = store.revoke_key(id, real_now()).await? else {
+async fn revoke(options: &Revoke) -> anyhow::Result<()> {
+    let id = options.id;
+    let revoked_at = match options.place.open().await? {
+        Place::Host(store) => store.revoke_key(id, real_now()).await?,
+        Place::Service(client) => {
+            let key: KeyView = client.delete(&format!("/v1/keys/{id}")).await?;
+            key.revoked_at
+        }
+    };
+    let Some(at) = revoked_at else {
         bail!("there is no key {id}: `bakeoff keys list` shows them all");
     };
     println!(
         "{id} is revoked since {}",
         at.to_rfc3339_opts(SecondsFormat::Secs, true)
     );
+    Ok(())
+}
+
+async fn rotate(options: &Rotate) -> anyhow::Result<()> {
+    let client = Client::new(&options.target)?;
+    let how = serde_json::to_vec(&RotateKey {
+        overlap_hours: options.overlap_hours,
+    })?;
+    let path = format!("/v1/keys/{}/rotate", options.id);
+    let made: CreatedKey = client.post(&path, &how).await?;
+    let old = match options.overlap_hours {
+        0 => "is revoked".to_owned(),
+        hours => format!("is valid for at most {hours} h more"),
+    };
+    eprintln!(
+        "{} key {} replaces {}, which {old}; shown only once:",
+        made.key.role, made.key.id, options.id
+    );
+    println!("{}", made.api_key);
+    Ok(())
+}
+
+async fn create_over_api(client: &Client, create: &Create) -> anyhow::Result<()> {
+    if create.project.is_some() {
+        bail!(
+            "--project is for the service's host (with DATABASE_URL or --data-dir, and without --url, --api-key and \
+             --profile): over the API, a key belongs to the project of your own key"
+        );
+    }
+    let new = serde_json::to_vec(&NewKey {
+        name: create.name.clone(),
+        role: match create.role {
+            Role::Viewer => KeyRole::Viewer,
+            Role::Editor => KeyRole::Editor,
+            Role::Admin => KeyRole::Admin,
+        },
+        expires_in_days: create.expires_in_days,
+    })?;
+    let made: CreatedKey = client.post("/v1/keys", &new).await?;
+    eprintln!(
+        "{} key {} ({}); shown only once:",
+        made.key.role, made.key.id, made.key.name
+    );
+    println!("{}", made.api_key);
     Ok(())
 }
 
@@ -149,41 +287,34 @@ fn said_of(name: &str, budget: Usd) -> String {
     format!("project {name} is new and may spend {budget} in all; {how}")
 }
 
-async fn create(create: Create) -> anyhow::Result<()> {
-    let store = create.database.open().await?;
+async fn create_on_host(store: &Store, create: &Create) -> anyhow::Result<()> {
+    let name = create
+        .project
+        .as_deref()
+        .ok_or_else(|| anyhow!("name the key's project: --project research"))?;
     let now = real_now();
     let budget = match create.budget_usd {
         Some(budget) => budget,
         None => store.default_project_budget().await?,
     };
     let fresh = ProjectId(ids::fresh());
-    let project = store
-        .ensure_project(fresh, &create.project, Some(budget), now)
-        .await?;
+    let project = store.ensure_project(fresh, name, Some(budget), now).await?;
     if project == fresh {
-        eprintln!("{}", said_of(&create.project, budget));
+        eprintln!("{}", said_of(name, budget));
     } else if create.budget_usd.is_some() {
         eprintln!(
-            "project {} exists: --budget-usd changes nothing; an admin's key does: PUT /v1/projects/current/budget",
-            create.project
+            "project {name} exists: --budget-usd changes nothing; an admin's key does: PUT /v1/projects/current/budget"
         );
     }
-    let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
-    let key = NewKey {
-        id,
-        name: &create.name,
-        role: create.role.as_str(),
-        secret_sha256: &hash(&secret),
-        expires_at: create
-            .expires_in_days
-            .map(|days| now + chrono::TimeDelta::days(days.into())),
-    };
-    store.insert_key(project, &key, now).await?;
+    let days = create.expires_in_days;
+    let expires_at = days.map(|days| now + TimeDelta::days(days.into()));
+    let key = FreshKey::new(&create.name, create.role, expires_at);
+    store.insert_key(project, &key.stored(), now).await?;
     eprintln!(
-        "{} key {id} for project {} ({project}); shown only once:",
+        "{} key {} for project {name} ({project}); shown only once:",
         create.role.as_str(),
-        create.project
+        key.id,
     );
-    println!("{}", format_key(id, &secret));
+    println!("{}", key.text());
     Ok(())
 }

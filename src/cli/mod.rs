@@ -146,7 +146,7 @@ enum Host {
     Migrate(database::MigrateOptions),
     /// Check what a first job needs, and say what is missing.
     Doctor(doctor::DoctorOptions),
-    /// Manage API keys, on the host.
+    /// Create, list, rotate and revoke API keys.
     Keys(keys::KeysOptions),
     /// Exit with 0 if the service is ready.
     #[command(after_help = "Example: bakeoff healthcheck --url http://127.0.0.1:8080")]

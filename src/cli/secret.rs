@@ -15,7 +15,7 @@ pub(super) struct SecretOptions {
     #[arg(long, env = "BAKEOFF_SECRET_KEY", hide_env_values = true)]
     secret_key: Option<String>,
     /// Data directory of `serve --embedded`, where the key is kept.
-    #[arg(long = "data-dir", alias = "secret-dir", default_value = ".bakeoff")]
+    #[arg(long = "data-dir", alias = "secret-dir", default_value = super::database::DATA_DIR)]
     dir: PathBuf,
 }
 

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: the cost of watching. Measures the scheduler with 1,000 and 10,000 running
 //! jobs at clock factor 1, its AWS calls per job-hour as the region counts them, and how well it
 //! uses a request quota that it does not know. `--only hostile`: how fast the health check answers
-//! while clients are hostile.
+//! while clients are hostile. `--only dashboards`: what open dashboards cost.
 
+mod dashboards;
 mod data;
 mod hostile;
 mod rig;
@@ -62,6 +63,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if only == Some("hostile") {
         say("Hostile clients, two minutes …");
         result["hostile"] = hostile::measure(hostile::POINTS)?;
+    }
+    if wants("dashboards") {
+        say("200 open dashboards, about 5 minutes …");
+        result["dashboards"] = dashboards::measure()?;
     }
     let parts: Vec<&str> = data::PARTS
         .into_iter()
@@ -294,6 +299,9 @@ fn show(result: &Value) {
     }
     if has("aws") {
         show_aws(result);
+    }
+    if has("dashboards") {
+        dashboards::show(&result["dashboards"]);
     }
     if data::PARTS.into_iter().any(has) {
         show_data(result);

@@ -14,6 +14,7 @@ mod models;
 mod neighbour;
 mod pipelines;
 mod plan;
+mod progress;
 mod proxy;
 mod report;
 mod specs;
@@ -24,7 +25,6 @@ mod upgrade;
 mod verdict;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -32,6 +32,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bakeoff_postgres::{Cluster, Config};
 use course::Ground;
+use progress::Bar;
 use serde_json::{Value, json};
 use verdict::Verdict;
 
@@ -293,7 +294,7 @@ fn over(flags: &Flags, scratch: &Scratch, cluster: &mut Cluster) -> Result<Storm
     let begun = Instant::now();
     let next = AtomicU64::new(0);
     let verdicts = Mutex::new(Verdicts::new());
-    let bar = Bar::new(flags);
+    let bar = Bar::new(flags.seeds.len());
     let door = Mutex::new(());
     let is_over = AtomicBool::new(false);
     let (restarts, session_looks) = std::thread::scope(|scope| {
@@ -376,9 +377,14 @@ fn work(
         one_by_one();
         let verdict = play(ground, *seed, 0);
         let has_failed = !verdict.holds() && !verdict.is_only_late();
+        if !verdict.holds() {
+            let how = if has_failed { "failed" } else { "is late" };
+            eprintln!("\nseed {seed} {how}: {}", verdict.notes.join("; "));
+        }
         let mut all = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((*seed, verdict));
-        bar.show(&all);
+        let failed = all.iter().filter(|(_, one)| !one.holds()).count();
+        bar.show(all.len(), failed);
         if has_failed && flags.until_failure {
             next.store(u64::MAX / 2, Ordering::SeqCst);
         }
@@ -467,39 +473,6 @@ fn play_late_ones_again(ground: &Ground, verdicts: &Mutex<Verdicts>) {
             is_played_again: true,
             ..play(ground, *seed, 1)
         };
-    }
-}
-
-/// A progress bar on one line; shows nothing without a terminal.
-struct Bar {
-    seeds: usize,
-    is_shown: bool,
-}
-
-impl Bar {
-    fn new(flags: &Flags) -> Self {
-        Self {
-            seeds: flags.seeds.len(),
-            is_shown: std::io::stderr().is_terminal(),
-        }
-    }
-
-    fn show(&self, verdicts: &Verdicts) {
-        if !self.is_shown {
-            return;
-        }
-        let failed = verdicts.iter().filter(|(_, one)| !one.holds()).count();
-        let width = 40;
-        let filled = verdicts.len() * width / self.seeds.max(1);
-        eprint!(
-            "\r[{:<width$}] {}/{} seeds, {failed} failed",
-            "#".repeat(filled),
-            verdicts.len(),
-            self.seeds
-        );
-        if verdicts.len() == self.seeds {
-            eprintln!();
-        }
     }
 }
 

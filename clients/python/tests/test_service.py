@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+import time
 
 import pytest
 
@@ -161,6 +163,34 @@ def test_a_reporter_s_points_are_stored_once(client):
     assert run.end().raw["state"] == "completed"
     rows = client.compare([run.id])
     assert rows[0]["candidate"] == "elsewhere"
+
+
+def test_a_service_that_is_away_loses_no_point(client, relay, capsys):
+    start = dt.datetime(2026, 11, 20, tzinfo=dt.UTC).timestamp()
+    run = client.runs.create("outage", "8x H100", 8, usd_per_hour=7.92)
+    key = client._transport._client.headers["authorization"].removeprefix("Bearer ")
+    reporter = bakeoff.Reporter(url=relay.url, token=key, run_id=run.id, flush_seconds=0.05)
+    steps = iter(range(60_000))
+
+    def log(count: int) -> None:
+        for step in itertools.islice(steps, count):
+            reporter.log(step, timestamp=start + step / 1000, train_loss=3.0 / (step + 1))
+
+    log(5_000)
+    assert reporter.flush()
+    relay.stop()
+    # A minute's worth at a thousand steps a second, while nobody answers.
+    began = time.perf_counter()
+    log(50_000)
+    each = (time.perf_counter() - began) / 50_000
+    assert not reporter.flush(seconds=0.5)
+    relay.start()
+    log(5_000)
+    assert reporter.flush(seconds=60)
+    reporter.close()
+    assert (reporter.stored, reporter.dropped) == (60_000, 0)
+    assert "cannot be reached" in capsys.readouterr().err
+    assert each < 1e-3, f"{each * 1e6:.1f} microseconds a step while the service was away"
 
 
 def test_other_keys_see_nothing(client):

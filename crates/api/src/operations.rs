@@ -81,7 +81,7 @@ pub struct AwsUsage {
 /// What this is.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    #[schema(example = "0.7.0")]
+    #[schema(example = "0.8.0")]
     pub version: String,
     pub dashboard: DashboardBuild,
     /// Time on the service's clock, which times jobs, prices and events.

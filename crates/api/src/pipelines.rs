@@ -12,6 +12,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use bakeoff_store::experiments::steps::StepTrial;
+use bakeoff_store::pipelines::purchases::OpenPurchase;
 use bakeoff_store::pipelines::{Pipeline, Step};
 
 /// A pipeline and how far it is.
@@ -50,8 +51,15 @@ pub struct StepView {
     pub name: String,
     pub kind: StepKind,
     pub state: StepState,
+    /// The steps that it waits for: those that it names, and those that it refers to.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub needs: Vec<String>,
     /// Why it ended as it did, or what it waits for.
     pub reason: Option<String>,
+    /// What it asks of a person before it buys: approve or refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<PurchaseQuestionView>,
     /// How often its work was started.
     pub tries: u32,
     /// Of a comparison or a full run, whose tables are there. Other jobs have one too, for their ledger and events.
@@ -72,6 +80,15 @@ pub struct StepView {
     pub reserved_usd: Usd,
     pub started_at: Option<DateTime<Utc>>,
     pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// A purchase that waits for a person's decision.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = PurchaseQuestion)]
+pub struct PurchaseQuestionView {
+    /// Whose answer it is about: one of its ranked candidates can be approved.
+    pub experiment_id: ExperimentId,
+    pub asked_at: DateTime<Utc>,
 }
 
 /// A job of a step.
@@ -132,13 +149,27 @@ impl PipelineView {
     }
 }
 
-impl StepView {
-    pub fn of(step: Step, trials: Vec<StepTrial>) -> Self {
+/// A step with what is known of it from elsewhere.
+#[derive(Debug)]
+pub struct StepParts {
+    pub step: Step,
+    /// Names of the steps that it needs.
+    pub needs: Vec<String>,
+    /// Its open question.
+    pub question: Option<OpenPurchase>,
+    pub trials: Vec<StepTrial>,
+}
+
+impl From<StepParts> for StepView {
+    fn from(parts: StepParts) -> Self {
+        let StepParts { step, trials, .. } = parts;
         Self {
             name: step.name,
             kind: step.kind,
             state: step.state,
+            needs: parts.needs,
             reason: step.reason,
+            question: parts.question.map(Into::into),
             tries: step.tries,
             experiment_id: step.experiment_id,
             model_package_id: step.model_package_id,
@@ -151,6 +182,15 @@ impl StepView {
             reserved_usd: step.reserved_usd,
             started_at: step.started_at,
             ended_at: step.ended_at,
+        }
+    }
+}
+
+impl From<OpenPurchase> for PurchaseQuestionView {
+    fn from(open: OpenPurchase) -> Self {
+        Self {
+            experiment_id: open.experiment_id,
+            asked_at: open.asked_at,
         }
     }
 }

@@ -3,13 +3,13 @@
 use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::ids::{DeliveryId, WebhookEndpointId};
-use bakeoff_domain::webhook::Form;
+use bakeoff_domain::webhook_endpoint::Form;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use bakeoff_store::webhooks::WebhookEndpoint;
-use bakeoff_store::webhooks::deliveries::{DeliveryAttempt, WebhookDelivery};
+use bakeoff_store::webhook_endpoints::WebhookEndpoint;
+use bakeoff_store::webhook_endpoints::deliveries::{DeliveryAttempt, WebhookDelivery};
 
 /// A new webhook endpoint.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -60,6 +60,7 @@ macro_rules! typed_id {
                     .schema_type(utoipa::openapi::schema::Type::String)
                     .pattern(Some(concat!("^", $prefix, "_[0-9a-f]{32}$")))
                     .description(Some(concat!("An id that begins with `", $prefix, "_`")))
+                    .examples([concat!($prefix, "_01930a5dac96774bbcceb302099a8057")])
                     .into()
             }
         }

@@ -29,7 +29,7 @@ pub mod ports;
 pub mod ranking;
 pub mod sagemaker;
 pub mod spec;
-pub mod webhook;
+pub mod webhook_endpoint;
 
 /// Reads every data file that is compiled in. Panics, naming the file, if one cannot be read.
 /// Called first, it ends a program that would otherwise make decisions about money without its

@@ -25,8 +25,8 @@ const DOCUMENTS_MAX: usize = 10;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct NewImport {
     /// 1 to 10: arguments of an SDK estimator or ModelTrainer, a CreateTrainingJob body or a description of a job, a
-    /// model's `config.json`, a configuration of DeepSpeed, Axolotl, LLaMA-Factory, TRL or accelerate; a text is the
-    /// name of a model, such as `"Qwen/Qwen2.5-7B"`.
+    /// model's `config.json`, a configuration of DeepSpeed, Axolotl, LLaMA-Factory, TRL or accelerate, a W&B run's
+    /// `config.yaml` and `wandb-metadata.json` (as JSON); a text is the name of a model, such as `"Qwen/Qwen2.5-7B"`.
     #[schema(value_type = Vec<Value>)]
     documents: Vec<Value>,
     /// Answers to the questions of an earlier import of the same documents, by their pointers.

@@ -8,6 +8,7 @@ mod dashboard;
 mod docs;
 mod endpoints;
 mod events;
+mod examples;
 mod experiments;
 mod imports;
 mod model_packages;
@@ -303,12 +304,15 @@ fn docs_routes() -> Router<App> {
 
 /// The OpenAPI document, as committed in `openapi/bakeoff.json`.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    routes().to_openapi()
+    let mut document = routes().to_openapi();
+    examples::add(&mut document);
+    document
 }
 
 /// The router of the whole service.
 pub fn router(app: App) -> Router {
-    let (router, document) = routes().split_for_parts();
+    let (router, mut document) = routes().split_for_parts();
+    examples::add(&mut document);
     let bare = parameters::bare(&document);
     let origins = &app.settings.web_origins;
     let cors = (!origins.is_empty()).then(|| web::cors(origins));

@@ -42,6 +42,7 @@ pub(crate) struct NewSession {
 /// read and other sites do not send. Browsers accept it over HTTPS, and over plain HTTP on `localhost` and `127.0.0.1`
 /// only.
 #[utoipa::path(post, path = "/v1/sessions", operation_id = "logIn", tag = "sessions", security(()),
+    request_body = NewSession,
     responses((status = 201, description = "Logged in; the cookie is set", body = SessionView), Problems))]
 pub(crate) async fn log_in(
     State(app): State<App>,
@@ -89,10 +90,16 @@ async fn key_of_link(app: &App, token: &str) -> Result<ApiKeyId, Problem> {
 
 /// Make a login link
 ///
-/// A link that logs a person in to the dashboard once, with what the key of this request may do.
+/// A link that logs a person in to the dashboard once, with what the key of this request may do. The request must
+/// come with the key itself: a session that could make another one would never have to end.
 #[utoipa::path(post, path = "/v1/login-links", operation_id = "createLoginLink", tag = "sessions",
     responses((status = 201, description = "Made", body = LoginLink), Problems))]
 pub(crate) async fn link(State(app): State<App>, caller: Caller) -> Result<Response, Problem> {
+    if caller.is_session {
+        return Err(Problem::not_by_session(
+            "a session cannot make another one: send the API key itself (`bakeoff open`)",
+        ));
+    }
     let token = secrets::secret();
     let hash: [u8; 32] = Sha256::digest(token).into();
     let now = real_now();

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::ids::{DeliveryId, WebhookEndpointId};
-use bakeoff_domain::webhook::{Form, names_a_kind, slack};
+use bakeoff_domain::webhook_endpoint::{Form, names_a_kind, slack};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -30,7 +30,9 @@ use bakeoff_process::ids;
 use bakeoff_service::app::App;
 use bakeoff_service::auth::secrets::webhook_secret;
 use bakeoff_service::outgoing::message::message;
-use bakeoff_store::webhooks::{ENDPOINTS_MAX, NewWebhookEndpoint, WebhookChange, WebhookEndpoint};
+use bakeoff_store::webhook_endpoints::{
+    ENDPOINTS_MAX, NewWebhookEndpoint, WebhookChange, WebhookEndpoint,
+};
 
 /// How long an old secret signs too.
 const OVERLAP: TimeDelta = TimeDelta::days(1);

@@ -7,6 +7,7 @@ use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::budget::CapChange;
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::PgConnection;
 
 use crate::error::found_one;
 use crate::{Store, StoreError};
@@ -162,20 +163,38 @@ impl Store {
         key: &NewKey<'_>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        sqlx::query!(
-            r#"INSERT INTO api_keys (id, project_id, name, role, secret_sha256, created_at, expires_at)
-               VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
-            key.id.0,
+        insert(&mut *self.pool.acquire().await?, project, key, now).await
+    }
+
+    /// Makes a key in the place of another one, which is valid until then, or ends now. False, and nothing is made, if
+    /// that one is over already: of two replacements at once, neither of which lets the old key go on, one is made.
+    pub async fn replace_key(
+        &self,
+        project: ProjectId,
+        old: ApiKeyId,
+        until: DateTime<Utc>,
+        key: &NewKey<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let ended = sqlx::query!(
+            r#"UPDATE api_keys
+               SET revoked_at = CASE WHEN $3 <= $4 THEN $4 END,
+                   expires_at = CASE WHEN $3 <= $4 THEN expires_at ELSE least(expires_at, $3) END
+               WHERE id = $2 AND project_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $4)"#,
             project.0,
-            key.name,
-            key.role,
-            key.secret_sha256,
+            old.0,
+            until,
             now,
-            key.expires_at,
         )
-        .execute(&self.pool)
+        .execute(&mut *tx)
         .await?;
-        Ok(())
+        if ended.rows_affected() == 0 {
+            return Ok(false);
+        }
+        insert(&mut tx, project, key, now).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     /// All keys of a project, or of all projects, oldest first.
@@ -215,18 +234,6 @@ impl Store {
         .fetch_optional(&self.pool)
         .await?;
         Ok(revoked_at)
-    }
-
-    /// Lets a key expire at a moment, or before it, as it was to.
-    pub async fn end_key_by(&self, id: ApiKeyId, until: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query!(
-            "UPDATE api_keys SET expires_at = least(expires_at, $2) WHERE id = $1",
-            id.0,
-            until,
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
     }
 
     /// Revokes a key of a project; false if it is the last valid one with the role admin. Two that are revoked at
@@ -310,6 +317,28 @@ impl Store {
         );
         Ok(Some(key))
     }
+}
+
+async fn insert(
+    connection: &mut PgConnection,
+    project: ProjectId,
+    key: &NewKey<'_>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"INSERT INTO api_keys (id, project_id, name, role, secret_sha256, created_at, expires_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)"#,
+        key.id.0,
+        project.0,
+        key.name,
+        key.role,
+        key.secret_sha256,
+        now,
+        key.expires_at,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// A recently read key. Unknown keys are not cached, because an attacker could send many.

@@ -25,7 +25,7 @@ pub mod series;
 mod session;
 pub mod sessions;
 mod stored;
-pub mod webhooks;
+pub mod webhook_endpoints;
 
 pub use error::StoreError;
 pub(crate) use error::retried;

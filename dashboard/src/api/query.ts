@@ -22,6 +22,7 @@ export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds =
   const [asked, setAsked] = useState(0);
   const latest = useRef(fetch);
   latest.current = fetch;
+  const has = useRef("");
 
   useEffect(() => {
     let isOver = false;
@@ -30,9 +31,12 @@ export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds =
       if (!isOver && seconds > 0) timer = setTimeout(load, seconds * 1000);
     };
     async function load() {
-      if (document.hidden || paused.value) return next(everySeconds);
+      // What was never read, or is asked for by a person, is read all the same.
+      const isWanted = has.current !== `${key} ${asked}`;
+      if (!isWanted && (document.hidden || paused.value)) return next(everySeconds);
       try {
         const data = await latest.current();
+        if (!isOver) has.current = `${key} ${asked}`;
         if (!isOver) setState({ key, data, at: Date.now() });
         next(everySeconds);
       } catch (error) {
@@ -62,7 +66,7 @@ export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds =
   const heard = about === undefined ? 0 : about === "any" ? told.value : toldOf(about);
   const answered = useRef({ heard, at: 0 });
   useEffect(() => {
-    if (heard === answered.current.heard) return;
+    if (heard === answered.current.heard || document.hidden || paused.value) return;
     const wait = Math.max(0, answered.current.at + HEARD_EVERY_MS - Date.now());
     const timer = setTimeout(() => {
       answered.current = { heard, at: Date.now() };

@@ -46,5 +46,7 @@ export async function logIn(apiKey: string): Promise<void> {
 
 export async function logOut(): Promise<void> {
   await call("DELETE", "/v1/sessions/current").catch(() => null);
+  // What was typed is nobody else's.
+  sessionStorage.clear();
   session.value = null;
 }

@@ -1,9 +1,10 @@
 /** The charts of experiments and trials. */
 
+import { useMemo } from "preact/hooks";
 import type { Schemas } from "../api/client";
 import { hours, odds, rate, speed, time, usd, words } from "../format";
 import { colours } from "../palette";
-import { spread, type Held, type Phase, type Standing } from "../shape";
+import { heldOver, phasesOf, pointsOf, spread, standingsOf, type Attempted, type Held, type Phase, type Standing } from "../shape";
 import { dark } from "../state";
 import { Table } from "../ui/table";
 import { Chart } from "./plot";
@@ -52,7 +53,7 @@ export function Pareto({ ranked, names, budget, deadline }: { ranked: readonly R
           ],
           symbol: { type: "identity" },
           color: { type: "identity" },
-        } as never);
+        });
       }}
     >
       <Table
@@ -92,7 +93,7 @@ export function Forest({ ranked, names }: { ranked: readonly Ranked[]; names: re
             Plot.ruleY(rows, { y: "label", x1: "low", x2: "high", stroke: (row) => all.get(row.candidate) as string, strokeWidth: 3 }),
             Plot.dot(rows, { x: "usd_per_million_tokens", y: "label", r: 5, fill: (row) => all.get(row.candidate) as string, ariaLabel: (row) => `${row.label}: ${rate(row.usd_per_million_tokens)} per million tokens (${rate(row.low)} to ${rate(row.high)})` }),
           ],
-        } as never)
+        })
       }
     >
       <Table
@@ -110,7 +111,8 @@ export function Forest({ ranked, names }: { ranked: readonly Ranked[]; names: re
 }
 
 /** How the race narrowed: each choice's projected cost as a multiple of the leader's, against what had been spent. */
-export function Funnel({ standings, names }: { standings: readonly Standing[]; names: readonly string[] }) {
+export function Funnel({ looks, names }: { looks: readonly Schemas["Look"][]; names: readonly string[] }) {
+  const standings = useMemo(() => standingsOf(looks), [looks]);
   const choices = [...new Set(standings.map((one) => one.name))];
   const all = colours([...names, ...standings.map((one) => one.candidate)], dark.value);
   const colour = (one: Standing) => all.get(one.candidate) as string;
@@ -140,7 +142,7 @@ export function Funnel({ standings, names }: { standings: readonly Standing[]; n
             Plot.dot(ends, { x: "spent", y: "ratio", r: 4, fill: colour, ariaLabel: about }),
             Plot.text(labels, { x: "spent", y: "at", text: "name", dx: 8, textAnchor: "start", fill: colour, fontWeight: 600 }),
           ],
-        } as never)
+        })
       }
     >
       <Table
@@ -183,7 +185,7 @@ export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[
             Plot.dot(ends, { x: by, y: "value", r: 4, fill: (row: Point) => all.get(row.candidate) as string, ariaLabel: (row: Point) => `${row.candidate}: ${row.value.toPrecision(4)} after ${usd(row.usd)} and ${hours(row.hours)}` }),
             Plot.text(ends, { x: by, y: "value", text: "candidate", dx: 8, textAnchor: "start", fill: (row: Point) => all.get(row.candidate) as string, fontWeight: 600 }),
           ],
-        } as never)
+        })
       }
     >
       <Table
@@ -210,7 +212,8 @@ const PHASES: Record<string, { light: string; dark: string }> = {
 };
 
 /** Where the hours went: one row per attempt, one bar per phase. */
-export function Gantt({ phases }: { phases: readonly Phase[] }) {
+export function Gantt({ attempts }: { attempts: readonly Attempted[] }) {
+  const phases = useMemo(() => phasesOf(attempts), [attempts]);
   const trials = [...new Set(phases.map((phase) => phase.trial))];
   const known = Object.keys(PHASES);
   const colour = (status: string, isDark: boolean) => (PHASES[status] ?? { light: "#777777", dark: "#999999" })[isDark ? "dark" : "light"];
@@ -238,7 +241,7 @@ export function Gantt({ phases }: { phases: readonly Phase[] }) {
               ariaLabel: (phase: Phase) => `${phase.trial}: ${phase.status}, ${length(phase)} from ${time(phase.from)}`,
             }),
           ],
-        } as never)
+        })
       }
     >
       <Table
@@ -256,7 +259,8 @@ export function Gantt({ phases }: { phases: readonly Phase[] }) {
 }
 
 /** Dollars over time: settled, held on top of it, and the budget above both. */
-export function Burn({ held, budget }: { held: readonly Held[]; budget: number }) {
+export function Burn({ rows, budget }: { rows: readonly Schemas["LedgerEntryView"][]; budget: number }) {
+  const held = useMemo(() => heldOver(rows), [rows]);
   const last = held.at(-1);
   return (
     <Chart
@@ -275,7 +279,7 @@ export function Burn({ held, budget }: { held: readonly Held[]; budget: number }
             Plot.ruleY([budget], { stroke: size.dark ? "#ff7a66" : "#c0392b", strokeDasharray: "5 3" }),
             Plot.ruleY([0]),
           ],
-        } as never)
+        })
       }
     />
   );
@@ -300,14 +304,15 @@ export function Days({ rows }: { rows: readonly Schemas["SpendingRow"][] }) {
           y: { label: "↑ dollars", grid: true, tickFormat: (value: number) => `$${value.toLocaleString("en-US")}` },
           color: { legend: true, range: size.dark ? ["#3fc8a0", "#56b4e9", "#f0a860", "#e39bc4", "#e6d35a", "#b79ce0", "#8ecae6", "#ff7a66", "#b5b5b5"] : ["#00735a", "#0072b2", "#b25a00", "#a8447f", "#8a6d00", "#6b4c9a", "#2a6f97", "#c0392b", "#555555"] },
           marks: [Plot.barY(long, { x: "day", y: "usd", fill: "part", ariaLabel: (one: (typeof long)[number]) => `${one.day}, ${one.part}: ${usd(one.usd)}` }), Plot.ruleY([0])],
-        } as never)
+        })
       }
     />
   );
 }
 
 /** One series over time. */
-export function Series({ title, unit, points, mark }: { title: string; unit: string; points: readonly { at: Date; value: number }[]; mark?: { value: number; label: string } | undefined }) {
+export function Series({ title, unit, columns, mark }: { title: string; unit: string; columns: Schemas["PointColumns"]; mark?: { value: number; label: string } | undefined }) {
+  const points = useMemo(() => pointsOf(columns), [columns]);
   const values = points.map((point) => point.value).sort((a, b) => a - b);
   const middle = values[Math.floor(values.length / 2)];
   return (
@@ -325,7 +330,7 @@ export function Series({ title, unit, points, mark }: { title: string; unit: str
             mark ? Plot.ruleY([mark.value], { stroke: size.dark ? "#f0a860" : "#b25a00", strokeDasharray: "4 3" }) : null,
             Plot.line(points, { x: "at", y: "value", stroke: size.dark ? "#56b4e9" : "#0072b2", strokeWidth: 1.75 }),
           ],
-        } as never)
+        })
       }
     />
   );

@@ -1,6 +1,6 @@
 /** A chart: drawn by Observable Plot, made reachable by keyboard and readable to a screen reader, with a table twin. */
 
-import type * as Plots from "@observablehq/plot";
+import type * as Plots from "./marks";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { dark } from "../state";
@@ -9,7 +9,14 @@ export type Library = typeof Plots;
 
 /** Loaded when the first chart is shown: the rest of a page does not wait for it. */
 let library: Promise<Library> | undefined;
-const load = () => (library ??= import("@observablehq/plot"));
+const load = () => {
+  // What could not be loaded is tried again with the next chart.
+  library ??= import("./marks").catch((error: unknown) => {
+    library = undefined;
+    throw error;
+  });
+  return library;
+};
 
 export function Chart({
   label,
@@ -43,12 +50,15 @@ export function Chart({
   useEffect(() => {
     let isOver = false;
     if (width < 120) return;
-    void load().then((plot) => {
-      if (isOver || !place.current) return;
-      const drawn = draw(plot, { width, height, dark: isDark });
-      reachable(drawn, label);
-      place.current.replaceChildren(drawn);
-    });
+    load().then(
+      (plot) => {
+        if (isOver || !place.current) return;
+        const drawn = draw(plot, { width, height, dark: isDark });
+        reachable(drawn, label);
+        place.current.replaceChildren(drawn);
+      },
+      () => setReadout("The chart could not be loaded; its table says the same."),
+    );
     return () => {
       isOver = true;
     };

@@ -1,14 +1,16 @@
 /** One experiment: the answer first, then what it rests on, and all there is last. */
 
-import { client, data, type Schemas } from "../api/client";
+import { Problem, client, data, type Schemas } from "../api/client";
+import { useMemo } from "preact/hooks";
 import { useQuery } from "../api/query";
-import { Burn, Curves, Forest, Funnel, Gantt, Pareto } from "../charts/charts";
+import { Curves, Forest, Funnel, Gantt, Pareto } from "../charts/charts";
 import { CurvePicker, chosenCurve } from "../charts/picker";
+import { valueOf } from "../document";
 import { hours, odds, rate, speed, usd, words } from "../format";
-import { heldOver, phasesOf, standingsOf } from "../shape";
 import { address, go, setParameter } from "../state";
-import { Action } from "../ui/action";
-import { Bar, Empty, Figure, Finding, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
+import { Action, amount } from "../ui/action";
+import { Ledger } from "../ui/ledger";
+import { Bar, Empty, Figure, Finding, Link, Loaded, ProblemBox, Section, Source, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
 import { Feed } from "./overview";
 
@@ -19,19 +21,20 @@ const LIVE = new Set(["running", "cancelling"]);
 
 export function Experiment({ id }: { id: string }) {
   const path = { params: { path: { experiment_id: id } } };
-  const experiment = useQuery(`experiment ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}", path as never)), 15, id);
-  const is = experiment.data as Schemas["ExperimentView"] | undefined;
+  const experiment = useQuery(`experiment ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}", path)), 15, id);
+  const is = experiment.data;
   const every = is && !LIVE.has(is.state) ? 0 : 10;
   const answer = useQuery(`answer ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/recommendation", path)), every, id);
   const comparison = useQuery(`comparison ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/comparison", path)), every, id);
+  const reload = () => [experiment, answer, comparison].forEach((query) => query.reload());
   const names = comparison.data?.rows.map((row) => row.candidate) ?? [];
   const tab = (TABS.find((one) => one === address.value.searchParams.get("tab")) ?? "answer") as Tab;
   return (
-    <Loaded query={experiment as never} lines={3}>
+    <Loaded query={experiment} lines={3}>
       {() =>
         is && (
           <>
-            <Head of={is} reload={experiment.reload} />
+            <Head of={is} reload={reload} />
             <Loaded query={answer}>{(got) => <Answer of={got} experiment={is} />}</Loaded>
             <Loaded query={comparison} lines={6}>
               {(got) => <Candidates of={got} id={id} />}
@@ -49,7 +52,7 @@ export function Experiment({ id }: { id: string }) {
             )}
             {tab === "loss" && <Loss id={id} every={every} names={names} />}
             {tab === "hours" && <Hours id={id} every={every} />}
-            {tab === "money" && <Ledger id={id} every={every} budget={is.budget_usd} />}
+            {tab === "money" && <Ledger of={{ experiment: id }} every={every} budget={is.budget_usd} />}
             {tab === "events" && <Events id={id} every={every} />}
             {tab === "findings" && <Findings of={is.findings} />}
             {tab === "raw" && (
@@ -89,19 +92,20 @@ function Head({ of, reload }: { of: Schemas["ExperimentView"]; reload: () => voi
       </div>
       <div class="buttons">
         {isLive && of.paused_reason && (
-          <Action name="Resume" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/resume", path as never)))}>
-            <p>Waiting and parked trials are tried again, within the {usd(of.budget_usd - of.settled_usd - of.reserved_usd)} that are left.</p>
+          <Action name="Resume" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/resume", path)))}>
+            <p>Waiting and parked trials are tried again, within the {usd(of.budget_usd - of.settled_usd - of.reserved_usd)} left of its budget.</p>
           </Action>
         )}
         {isLive && !of.paused_reason && (
-          <Action name="Pause" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/pause", path as never)))}>
-            <p>Nothing new is started. What runs goes on, and may cost the {usd(of.reserved_usd)} that are held for it.</p>
+          <Action name="Pause" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/pause", path)))}>
+            <p>Nothing new is started. Running trials go on, and may cost up to the {usd(of.reserved_usd)} held for them.</p>
           </Action>
         )}
         <Raise of={of} done={done} />
+        <Add of={of} done={done} />
         {isLive && (
-          <Action name="Cancel" tone="danger" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/cancel", path as never)))}>
-            <p>Every trial is stopped. {usd(of.settled_usd)} are spent; what runs is billed until it has stopped, {usd(of.reserved_usd)} at most.</p>
+          <Action name="Cancel" tone="danger" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/cancel", path)))}>
+            <p>Every trial is stopped. {usd(of.settled_usd)} are spent; running jobs are billed until they have stopped, {usd(of.reserved_usd)} at most.</p>
           </Action>
         )}
       </div>
@@ -110,28 +114,35 @@ function Head({ of, reload }: { of: Schemas["ExperimentView"]; reload: () => voi
 }
 
 function Raise({ of, done }: { of: Schemas["ExperimentView"]; done: (call: Promise<unknown>) => Promise<void> }) {
-  const budget = { value: of.budget_usd };
+  const change = (form: FormData) => done(data(client.PATCH("/v1/experiments/{experiment_id}", { params: { path: { experiment_id: of.id } }, body: { budget_usd: amount(form, "budget_usd") ?? of.budget_usd } })));
   return (
-    <Action
-      name="Budget"
-      run={() =>
-        done(
-          data(
-            client.PATCH("/v1/experiments/{experiment_id}", {
-              params: { path: { experiment_id: of.id } },
-              body: { budget_usd: budget.value },
-            } as never),
-          ),
-        )
-      }
-    >
+    <Action name="Change the budget" run={change}>
       <p>
-        {usd(of.settled_usd)} are spent and {usd(of.reserved_usd)} held: it goes no lower.
+        {usd(of.settled_usd)} are spent and {usd(of.reserved_usd)} held: the budget cannot be lower.
       </p>
       <label>
         new budget, dollars{" "}
-        <input type="number" min={0} step="any" defaultValue={String(of.budget_usd)} onInput={(event) => (budget.value = Number(event.currentTarget.value))} />
+        <input name="budget_usd" type="number" min={0} step="any" required defaultValue={String(of.budget_usd)} />
       </label>
+    </Action>
+  );
+}
+
+/** One more candidate: as one that is there, with what a person changes in it. */
+function Add({ of, done }: { of: Schemas["ExperimentView"]; done: (call: Promise<unknown>) => Promise<void> }) {
+  const [first] = of.spec.candidates;
+  const example = JSON.stringify({ ...first, name: `${first?.name ?? "candidate"}-2` }, null, 2);
+  const add = async (form: FormData) => {
+    const read = valueOf(String(form.get("candidate")));
+    if (typeof read !== "object" || read === null) throw new Problem(0, "Not JSON", "The candidate is not a JSON object.", [], undefined, false);
+    await done(data(client.POST("/v1/experiments/{experiment_id}/candidates", { params: { path: { experiment_id: of.id } }, body: read as Schemas["CandidateSpec"] })));
+  };
+  return (
+    <Action name="Add a candidate" run={add}>
+      <p>
+        Its trials are planned at today's prices and start within the {usd(of.budget_usd - of.settled_usd - of.reserved_usd)} left of the budget. {LIVE.has(of.state) ? "" : "The experiment runs again, and is decided again."}
+      </p>
+      <textarea name="candidate" aria-label="candidate" rows={14} spellcheck={false} defaultValue={example} />
     </Action>
   );
 }
@@ -183,16 +194,15 @@ function Answer({ of, experiment }: { of: Schemas["RecommendationView"]; experim
 }
 
 function Buy({ id, of, provisional }: { id: string; of: Schemas["Ranked"]; provisional: boolean }) {
-  const path = { params: { path: { experiment_id: id } } };
-  const preview = useQuery(`full-run ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/full-run", path as never))) as {
-    data: Schemas["FullRunPreview"] | undefined;
-    problem: unknown;
-  };
-  const is = preview.data as { budget_usd: number; spec: unknown } | undefined;
-  if (!is) return null;
+  const path = { experiment_id: id };
+  const preview = useQuery(`full-run ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/full-run", { params: { path } })));
+  // One key for all tries: where an answer is lost, a second click buys nothing more.
+  const once = useMemo(() => crypto.randomUUID(), [id]);
+  const is = preview.data;
+  if (!is) return preview.problem ? <ProblemBox problem={preview.problem} retry={preview.reload} /> : null;
   const start = async () => {
-    const made = (await data(client.POST("/v1/experiments/{experiment_id}/full-run", { ...path, body: { budget_usd: is.budget_usd } } as never))) as { id?: string } | undefined;
-    if (made?.id) go(`/experiments/${made.id}`);
+    const made = await data(client.POST("/v1/experiments/{experiment_id}/full-run", { params: { path, header: { "Idempotency-Key": once } }, body: { budget_usd: is.budget_usd } }));
+    go(`/experiments/${made.id}`);
   };
   return (
     <div class="buttons">
@@ -286,7 +296,7 @@ function Evidence({ of, experiment, names }: { of: Schemas["RecommendationView"]
           )}
         </Section>
       </div>
-      <Section title="What it rests on">
+      <Section title="What this is based on">
         <ul class="prose fine">
           {of.basis.map((one) => (
             <li>{one}</li>
@@ -330,8 +340,8 @@ function Race({ answer, id, every, names }: { answer: Schemas["RecommendationVie
         <Section title="How the race narrowed" aside={<Source path={`/v1/experiments/${id}/race`} />}>
           <Loaded query={race}>
             {(got) => {
-              const standings = standingsOf(got.looks);
-              return standings.length > 0 ? <Funnel standings={standings} names={names} /> : <Empty what="Nothing has been measured yet; looks are kept from the first measured dollar on." />;
+              const isMeasured = got.looks.some((look) => look.spent_usd > 0);
+              return isMeasured ? <Funnel looks={got.looks} names={names} /> : <Empty what="Nothing has been measured yet; looks are kept from the first measured dollar on." />;
             }}
           </Loaded>
         </Section>
@@ -339,7 +349,7 @@ function Race({ answer, id, every, names }: { answer: Schemas["RecommendationVie
           <Loaded query={answers}>
             {(page) =>
               page.items.length === 0 ? (
-                <p class="fine">No answer was kept.</p>
+                <p class="fine">No earlier answer is kept.</p>
               ) : (
                 <ol class="feed">
                   {[...page.items].reverse().map((one) => (
@@ -364,7 +374,7 @@ function Race({ answer, id, every, names }: { answer: Schemas["RecommendationVie
 function Loss({ id, every, names }: { id: string; every: number; names: readonly string[] }) {
   const { metric, by } = chosenCurve("usd");
   const query = { experiment_id: [id], metric };
-  const curves = useQuery(`curves ${id} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: query as never } })), every);
+  const curves = useQuery(`curves ${id} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: query } })), every);
   return (
     <Section title="What quality costs" aside={<Source path={`/v1/convergence?experiment_id=${id}&metric=${metric}`} csv />}>
       <CurvePicker metric={metric} by={by} />
@@ -380,55 +390,17 @@ function Hours({ id, every }: { id: string; every: number }) {
   return (
     <Section title="Where the hours went" aside={<Source path={`/v1/experiments/${id}/attempts`} />}>
       <Loaded query={attempts}>
-        {(page) => {
-          const phases = phasesOf(page.items);
-          return phases.length > 0 ? <Gantt phases={phases} /> : <Empty what="No job has started." />;
-        }}
-      </Loaded>
-    </Section>
-  );
-}
-
-function Ledger({ id, every, budget }: { id: string; every: number; budget: number }) {
-  const ledger = useQuery(
-    `ledger ${id}`,
-    () => data(client.GET("/v1/experiments/{experiment_id}/ledger", { params: { path: { experiment_id: id }, query: { page_size: 200 } } })),
-    every,
-  );
-  return (
-    <Section title="Money, row by row" aside={<Source path={`/v1/experiments/${id}/ledger`} />}>
-      <Loaded query={ledger}>
-        {(page) =>
-          page.items.length === 0 ? (
-            <Empty what="Nothing is booked yet." />
-          ) : (
-            <>
-              <Burn held={heldOver(page.items)} budget={budget} />
-              <Table
-                caption="Ledger"
-                rows={page.items}
-                columns={[
-                  { head: "at", cell: (row) => <Time at={row.recorded_at} /> },
-                  { head: "kind", cell: (row) => words(row.kind) },
-                  { head: "of", cell: (row) => words(row.component) },
-                  { head: "quantity", numeric: true, wide: true, cell: (row) => (row.quantity > 0 ? `${row.quantity.toLocaleString("en-US")} ${words(row.unit)}` : "–") },
-                  { head: "dollars", numeric: true, cell: (row) => <Figure kind={row.estimated ? "estimated" : "measured"}>{usd(row.usd)}</Figure> },
-                  { head: "trial", wide: true, cell: (row) => (row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.trial_id.slice(-6)}</Link> : "–") },
-                ]}
-              />
-            </>
-          )
-        }
+        {(page) => (page.items.some((one) => one.transitions.length > 0) ? <Gantt attempts={page.items} /> : <Empty what="No job has started." />)}
       </Loaded>
     </Section>
   );
 }
 
 function Events({ id, every }: { id: string; every: number }) {
-  const events = useQuery(`events ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/events", { params: { path: { experiment_id: id }, query: { newest: true, page_size: 200 } } })) as Promise<Schemas["Page_EventView"]>, every);
+  const events = useQuery(`events ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/events", { params: { path: { experiment_id: id }, query: { newest: true, page_size: 200 } } })), every);
   return (
     <Section title="What happened" aside={<Source path={`/v1/experiments/${id}/events`} />}>
-      <Loaded query={events}>{(page) => <Feed events={page.items} />}</Loaded>
+      <Loaded query={events}>{(page) => page && <Feed events={page.items} />}</Loaded>
     </Section>
   );
 }

@@ -121,7 +121,7 @@ export function Experiments() {
         <Loaded query={query} lines={8}>
           {(page) =>
             page.items.length === 0 ? (
-              <Empty what={state || named || creator || workload ? "No experiment is like that." : "No experiment has been started."} command="bakeoff run examples/hebrew-p4-p5.json --watch" />
+              <Empty what={state || named || creator || workload ? "No experiment matches." : "No experiment has been started."} command="bakeoff run examples/hebrew-p4-p5.json --watch" />
             ) : (
               <>
                 <Table

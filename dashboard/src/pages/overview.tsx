@@ -3,11 +3,28 @@
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { percent, usd, words } from "../format";
-import { Empty, Link, Loaded, Section, State, Time } from "../ui/parts";
+import { Link, Loaded, Section, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
 import { COLUMNS } from "./experiments";
 
-const START = "bakeoff run examples/hebrew-p4-p5.json --watch";
+/** What a newcomer does; nothing costs anything before the third. */
+function FirstSteps() {
+  return (
+    <div class="empty">
+      <p>No experiment has been started. Three steps to a first answer:</p>
+      <ol class="prose">
+        <li>
+          Paste what you have into the <Link to="/playground">playground</Link>: an estimator's arguments, a training job, a model's <code>config.json</code> or its name. It proposes instance types and asks what only you know.
+        </li>
+        <li>Read what each candidate would cost, how fast it would be, and which cannot win. So far nothing runs.</li>
+        <li>Start it there, and watch the answer here. In a terminal, the same three are:</li>
+      </ol>
+      <pre tabIndex={0}>
+        <code>{"bakeoff init my-job.json\nbakeoff plan experiment.json\nbakeoff run experiment.json --watch"}</code>
+      </pre>
+    </div>
+  );
+}
 
 export function Overview() {
   const project = useQuery("project", () => data(client.GET("/v1/projects/current")), 30, "any");
@@ -26,7 +43,7 @@ export function Overview() {
             <Loaded query={alarms}>
               {(page) => {
                 const open = running.data?.items.filter((one) => one.paused_reason) ?? [];
-                if (page.items.length + open.length === 0) return <p class="fine">Nothing does.</p>;
+                if (page.items.length + open.length === 0) return <p class="fine">Nothing right now.</p>;
                 return (
                   <ul class="plain">
                     {open.map((one) => (
@@ -46,7 +63,7 @@ export function Overview() {
             <Loaded query={running}>
               {(page) =>
                 page.items.length === 0 ? (
-                  <Empty what="Nothing has run yet. Three steps to a first answer: write an experiment (the playground helps), see what it would cost with `bakeoff plan`, and start it:" command={START} />
+                  <FirstSteps />
                 ) : (
                   <Table
                     caption="Experiments"
@@ -106,6 +123,12 @@ function Alarm({ event }: { event: Schemas["EventView"] }) {
       {event.way_out && <div class="fix">→ {event.way_out}</div>}
       <div class="fine">
         <Time at={event.recorded_at} />
+        {event.data?.kind === "purchase.waiting" && (
+          <>
+            {" "}
+            · <Link to={`/pipelines/${event.data.pipeline_id}`}>decide</Link>
+          </>
+        )}
         {event.trial_id ? (
           <>
             {" "}

@@ -5,7 +5,7 @@ import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { percent, usd, words } from "../format";
 import { session } from "../state";
-import { Action } from "../ui/action";
+import { Action, amount } from "../ui/action";
 import { Bar, Empty, Loaded, Section, Source, State, Time } from "../ui/parts";
 import { Table } from "../ui/table";
 
@@ -30,12 +30,14 @@ export function Settings() {
   );
 }
 
+const ROLES = ["editor", "viewer", "admin"] as const;
+
 function Keys() {
   const keys = useQuery("keys", () => data(client.GET("/v1/keys")));
   const [made, setMade] = useState<Schemas["CreatedKey"]>();
-  const wanted: { name: string; role: Schemas["KeyRole"] } = { name: "", role: "editor" };
-  const make = async () => {
-    setMade(await data(client.POST("/v1/keys", { body: wanted })));
+  const make = async (form: FormData) => {
+    const role = ROLES.find((one) => one === form.get("role")) ?? "viewer";
+    setMade(await data(client.POST("/v1/keys", { body: { name: String(form.get("name")), role } })));
     keys.reload();
   };
   const stateOf = (key: Schemas["ApiKey"]) => (key.revoked_at ? "revoked" : key.expires_at && Date.parse(key.expires_at) < Date.now() ? "expired" : "valid");
@@ -63,6 +65,7 @@ function Keys() {
                   stateOf(key) === "valid" && (
                     <Action
                       name="Revoke"
+                      about={key.name}
                       needs="admin"
                       tone="danger"
                       run={async () => {
@@ -71,7 +74,7 @@ function Keys() {
                       }}
                     >
                       <p>
-                        What uses the key {key.name} is refused from now on, and whoever is logged in with it is logged out. Jobs that run go on.
+                        Requests with the key {key.name} are refused from now on, and its sessions are logged out. Running jobs go on.
                       </p>
                     </Action>
                   ),
@@ -82,16 +85,16 @@ function Keys() {
       </Loaded>
       <div class="buttons">
         <Action name="Make a key" needs="admin" tone="primary" run={make}>
-          <p>Whoever has it may read the project; an editor may spend its budget, an admin may change it.</p>
+          <p>Every key can read the project; an editor can spend its budget, an admin can change it.</p>
           <label>
-            name <input maxLength={100} onInput={(event) => (wanted.name = event.currentTarget.value)} />
+            name <input name="name" maxLength={100} required />
           </label>{" "}
           <label>
             role{" "}
-            <select onChange={(event) => (wanted.role = event.currentTarget.value as Schemas["KeyRole"])}>
-              <option value="editor">editor</option>
-              <option value="viewer">viewer</option>
-              <option value="admin">admin</option>
+            <select name="role">
+              {ROLES.map((one) => (
+                <option value={one}>{one}</option>
+              ))}
             </select>
           </label>
         </Action>
@@ -107,7 +110,6 @@ function Budget() {
       <Loaded query={project}>
         {(is) => {
           const used = is.settled_usd + is.reserved_usd;
-          const budget = { value: is.budget_usd ?? 0 };
           return (
             <>
               <dl class="figures">
@@ -134,12 +136,12 @@ function Budget() {
                 </p>
               ) : null}
               <div class="buttons">
-                <Action name="Change the budget" needs="admin" run={() => data(client.PUT("/v1/projects/current/budget", { body: { budget_usd: budget.value } })).then(project.reload)}>
+                <Action name="Change the budget" needs="admin" run={(form) => data(client.PUT("/v1/projects/current/budget", { body: { budget_usd: amount(form, "budget_usd") ?? null } })).then(project.reload)}>
                   <p>
-                    {usd(is.settled_usd)} are spent and {usd(is.reserved_usd)} held. Experiments that do not fit wait, or are refused.
+                    {usd(is.settled_usd)} are spent and {usd(is.reserved_usd)} held. Experiments that do not fit wait, or are refused; with 0, nothing starts. An empty field means no cap.
                   </p>
                   <label>
-                    budget of the project, dollars <input type="number" min={0} step="any" defaultValue={String(is.budget_usd ?? "")} onInput={(event) => (budget.value = Number(event.currentTarget.value))} />
+                    budget of the project, dollars <input name="budget_usd" type="number" min={0} step="any" placeholder="no cap" defaultValue={String(is.budget_usd ?? "")} />
                   </label>
                 </Action>
               </div>
@@ -176,7 +178,7 @@ function Program() {
         )}
       </Loaded>
       <p class="fine">
-        <a href="/docs/">Documentation</a> · <a href="/docs/api/">The API, described</a> · <a href="/openapi.json">openapi.json</a>
+        <a href="/docs/">Documentation</a> · <a href="/docs/api/">API reference</a> · <a href="/openapi.json">openapi.json</a>
       </p>
     </Section>
   );
@@ -185,8 +187,9 @@ function Program() {
 function Webhooks() {
   const endpoints = useQuery("webhooks", () => data(client.GET("/v1/webhook-endpoints")), 30);
   const [said, setSaid] = useState<Schemas["WebhookTest"]>();
+  const [chosen, setChosen] = useState<Schemas["EndpointOfWebhooks"]>();
   return (
-    <Section title="Webhooks that go out" aside={<Source path="/v1/webhook-endpoints" />}>
+    <Section title="Outgoing webhooks" aside={<Source path="/v1/webhook-endpoints" />}>
       {said && (
         <p class="stale" role="status">
           {said.status ? `It answered ${said.status} in ${said.milliseconds ?? "?"} ms.` : `No answer: ${said.problem ?? ""}`}
@@ -195,10 +198,10 @@ function Webhooks() {
       <Loaded query={endpoints}>
         {(page) =>
           page.items.length === 0 ? (
-            <Empty what="Nobody is told of events." command={'curl -X POST "$BAKEOFF_URL/v1/webhook-endpoints" -H "Authorization: Bearer $BAKEOFF_API_KEY" -d \'{"url": "https://hooks.example.com/bakeoff"}\''} />
+            <Empty what="No webhook is set up." command={'curl -X POST "$BAKEOFF_URL/v1/webhook-endpoints" -H "Authorization: Bearer $BAKEOFF_API_KEY" -d \'{"url": "https://hooks.example.com/bakeoff"}\''} />
           ) : (
             <Table
-              caption="Webhooks that go out"
+              caption="Outgoing webhooks"
               rows={page.items}
               columns={[
                 { head: "to", cell: (row) => row.url },
@@ -206,10 +209,11 @@ function Webhooks() {
                 { head: "state", cell: (row) => <State of={row.disabled_at ? "disabled" : row.failing_since ? "failed" : "running"} /> },
                 { head: "since", wide: true, cell: (row) => <Time at={row.disabled_at ?? row.failing_since ?? row.created_at} /> },
                 { head: "why", wide: true, cell: (row) => row.disabled_reason ?? "" },
+                { head: "deliveries", cell: (row) => <button onClick={() => setChosen(row)}>show</button> },
                 {
                   head: "action",
                   cell: (row) => (
-                    <Action name="Test" run={async () => setSaid(await data(client.POST("/v1/webhook-endpoints/{endpoint_id}/test", { params: { path: { endpoint_id: row.id } } })))}>
+                    <Action name="Test" about={row.url} run={async () => setSaid(await data(client.POST("/v1/webhook-endpoints/{endpoint_id}/test", { params: { path: { endpoint_id: row.id } } })))}>
                       <p>A test message is sent to {row.url} now. It costs nothing.</p>
                     </Action>
                   ),
@@ -219,6 +223,49 @@ function Webhooks() {
           )
         }
       </Loaded>
+      {chosen && <Deliveries of={chosen} />}
     </Section>
+  );
+}
+
+/** What was sent to an address: whether it arrived, and what can be sent again. */
+function Deliveries({ of }: { of: Schemas["EndpointOfWebhooks"] }) {
+  const path = `/v1/webhook-endpoints/${of.id}/deliveries`;
+  const query = useQuery(path, () => data(client.GET("/v1/webhook-endpoints/{endpoint_id}/deliveries", { params: { path: { endpoint_id: of.id } } })), 15, "any");
+  const again = (id: string) => data(client.POST("/v1/webhook-deliveries/{delivery_id}/replay", { params: { path: { delivery_id: id } } })).then(query.reload);
+  return (
+    <>
+      <h3>
+        Deliveries to {of.url} <Source path={path} />
+      </h3>
+      <Loaded query={query}>
+        {(page) =>
+          page.items.length === 0 ? (
+            <p class="fine">Nothing has been sent there.</p>
+          ) : (
+            <Table
+              caption="Deliveries"
+              rows={page.items}
+              columns={[
+                { head: "event", cell: (row) => words(row.kind) },
+                { head: "state", cell: (row) => <State of={row.state} /> },
+                { head: "tries", numeric: true, cell: (row) => row.attempts },
+                { head: "at", wide: true, cell: (row) => <Time at={row.ended_at ?? row.created_at} /> },
+                { head: "tried next", wide: true, cell: (row) => <Time at={row.due_at} /> },
+                {
+                  head: "action",
+                  cell: (row) =>
+                    row.state !== "pending" && (
+                      <Action name="Send again" about={words(row.kind)} run={() => again(row.id)}>
+                        <p>The same event, with the same id, is sent to {of.url} once more.</p>
+                      </Action>
+                    ),
+                },
+              ]}
+            />
+          )
+        }
+      </Loaded>
+    </>
   );
 }

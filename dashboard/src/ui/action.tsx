@@ -10,29 +10,43 @@ const RANK = ["viewer", "editor", "admin"];
 
 export function Action({
   name,
+  about,
   needs = "editor",
   tone,
+  disabled,
   run,
   children,
 }: {
   name: string;
+  /** What it is done to, where there are several. */
+  about?: string | undefined;
   needs?: "editor" | "admin";
   tone?: "danger" | "primary";
-  /** Does it. */
-  run: () => Promise<unknown>;
-  /** What happens then, in words and dollars. */
+  /** Why it cannot be done right now. */
+  disabled?: string | undefined;
+  /** Does it, with what was typed into the dialog's fields. */
+  run: (form: FormData) => Promise<unknown>;
+  /** What happens then, in words and dollars, and the fields. */
   children: ComponentChildren;
 }) {
   const dialog = useRef<HTMLDialogElement>(null);
+  const form = useRef<HTMLFormElement>(null);
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
   const role = session.value?.role ?? "viewer";
   const may = RANK.indexOf(role) >= RANK.indexOf(needs);
-  const act = async () => {
+  const open = () => {
+    setProblem(undefined);
+    form.current?.reset();
+    dialog.current?.showModal();
+  };
+  const act = async (event: Event) => {
+    event.preventDefault();
+    if (!form.current || busy) return;
     setBusy(true);
     setProblem(undefined);
     try {
-      await run();
+      await run(new FormData(form.current));
       dialog.current?.close();
     } catch (error) {
       setProblem(error instanceof Problem ? error : new Problem(0, "Error", String(error), [], undefined, false));
@@ -42,20 +56,30 @@ export function Action({
   };
   return (
     <>
-      <button class={tone} disabled={!may} title={may ? undefined : `It takes the role ${needs}; yours is ${role}.`} onClick={() => dialog.current?.showModal()}>
+      <button type="button" class={tone} disabled={!may || disabled !== undefined} title={may ? disabled : `Needs the role ${needs}; yours is ${role}.`} onClick={open}>
         {name}
       </button>
-      <dialog ref={dialog} aria-label={name}>
-        <h2>{name}</h2>
-        <div class="prose">{children}</div>
-        {problem && <ProblemBox problem={problem} />}
-        <div class="buttons">
-          <button onClick={() => dialog.current?.close()}>Leave it</button>
-          <button class={tone ?? "primary"} disabled={busy} onClick={() => void act()}>
-            {busy ? "…" : name}
-          </button>
-        </div>
+      <dialog ref={dialog} aria-label={about ? `${name}: ${about}` : name}>
+        <form ref={form} onSubmit={(event) => void act(event)}>
+          <h2>{about ? `${name}: ${about}` : name}</h2>
+          <div class="prose">{children}</div>
+          {problem && <ProblemBox problem={problem} />}
+          <div class="buttons">
+            <button type="button" onClick={() => dialog.current?.close()}>
+              Back
+            </button>
+            <button class={tone ?? "primary"} disabled={busy}>
+              {busy ? "…" : name}
+            </button>
+          </div>
+        </form>
       </dialog>
     </>
   );
+}
+
+/** A number that was typed; an empty field is `undefined`, and not 0. */
+export function amount(form: FormData, field: string): number | undefined {
+  const typed = String(form.get(field) ?? "").trim();
+  return typed === "" ? undefined : Number(typed);
 }

@@ -38,6 +38,7 @@ const ICONS: Record<string, string> = {
   in_service: "✔",
   registered: "✔",
   passed: "✔",
+  delivered: "✔",
   stopped: "◾",
   failed: "✘",
   error: "✘",
@@ -60,6 +61,7 @@ const TONES: Record<string, string> = {
   valid: "good",
   registered: "good",
   passed: "good",
+  delivered: "good",
   failed: "bad",
   error: "bad",
   alarm: "bad",
@@ -89,13 +91,14 @@ export function Time({ at, now }: { at: string | null | undefined; now?: string 
   );
 }
 
-export type Kind = "measured" | "estimated" | "predicted" | "projected";
+export type Kind = "measured" | "estimated" | "predicted" | "projected" | "listed" | "negotiated";
 
 /** A figure that says how it is known. */
 export function Figure({ kind, about, children }: { kind: Kind; about?: string | undefined; children: ComponentChildren }) {
   return (
     <span class={`figure ${kind}`} title={[kind, about].filter(Boolean).join("; ")}>
       {children}
+      <span class="hidden"> {kind}</span>
     </span>
   );
 }
@@ -149,7 +152,7 @@ export function Loaded<T>({ query, lines = 4, children }: { query: Query<T>; lin
 
 export function Skeleton({ lines }: { lines: number }) {
   return (
-    <div class="skeleton" aria-busy="true" aria-label="loading">
+    <div class="skeleton" role="status" aria-busy="true" aria-label="loading">
       {Array.from({ length: lines }, () => (
         <div />
       ))}
@@ -204,7 +207,7 @@ export function Source({ path, csv = false }: { path: string; csv?: boolean }) {
   );
 }
 
-export function Finding({ of }: { of: { severity: string; rule: string; pointer: string; message: string; fix: string; source?: string } }) {
+export function Finding({ of, children }: { of: { severity: string; rule: string; pointer: string; message: string; fix: string; source?: string }; children?: ComponentChildren }) {
   return (
     <li class={`finding ${of.severity}`}>
       <div>
@@ -214,7 +217,11 @@ export function Finding({ of }: { of: { severity: string; rule: string; pointer:
         </span>
       </div>
       <div>{of.message}</div>
-      {of.fix && <div class="fix">→ {of.fix}</div>}
+      {of.fix && (
+        <div class="fix">
+          → {of.fix} {children}
+        </div>
+      )}
     </li>
   );
 }

@@ -15,6 +15,9 @@ export type Column<T> = {
   wide?: boolean;
 };
 
+/** A double click opens a row, unless it is on something that has a use of its own. */
+const opens = (event: MouseEvent) => !(event.target as Element).closest("dialog, a, button, input, select, textarea, label");
+
 export function Table<T>({
   caption,
   columns,
@@ -57,8 +60,10 @@ export function Table<T>({
         <tbody ref={body} onKeyDown={onKey}>
           {rows.map((row) => {
             const to = link?.(row);
+            // Rows are told apart by what they are: an open dialog stays with its own when others come before it.
+            const key = (row as { id?: string | number }).id ?? to;
             return (
-              <tr class={rowClass?.(row)} {...(to ? { tabIndex: 0, "data-to": to, onDblClick: () => go(to) } : {})}>
+              <tr key={key} class={rowClass?.(row)} {...(to ? { tabIndex: 0, "data-to": to, onDblClick: (event: MouseEvent) => opens(event) && go(to) } : {})}>
                 {columns.map((column) => (
                   <td class={className(column)}>{column.cell(row)}</td>
                 ))}

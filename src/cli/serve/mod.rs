@@ -6,6 +6,8 @@ mod options;
 pub(super) use options::ServeOptions;
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::database::{self, Embedded};
+use super::database::{self, DATA_DIR, Embedded};
+use super::profiles::LOCAL;
 use super::{aws, schema, secret};
 use bakeoff_process::clock::{Clock, real_sleep};
 use bakeoff_process::crash;
@@ -134,6 +137,7 @@ async fn serve(
     let migrated = schema::upgraded(app.store.clone(), lease);
     tasks::spawn(&beside, &tracker, &stop);
     let listener = listen(options).await?;
+    greet(options, &app.store, &listener).await;
     let limits = bakeoff_http::Limits::of_process();
     let serving = bakeoff_http::serve(listener, bakeoff_http::router(app), limits, stop.clone());
     let server = tokio::spawn(serving);
@@ -217,6 +221,44 @@ async fn listen(options: &ServeOptions) -> anyhow::Result<TcpListener> {
         "listening; API documentation is at /docs"
     );
     Ok(listener)
+}
+
+/// Says to a newcomer at a terminal how to go on, as long as nobody has a key.
+async fn greet(options: &ServeOptions, store: &Store, listener: &TcpListener) {
+    if !options.embedded || !std::io::stdout().is_terminal() {
+        return;
+    }
+    // A greeting that fails stops nothing.
+    if let (Ok(keys), Ok(address)) = (store.keys(None).await, listener.local_addr())
+        && keys.is_empty()
+    {
+        println!("{}", first_steps(address, &options.database.data_dir));
+    }
+}
+
+fn first_steps(address: SocketAddr, data_dir: &Path) -> String {
+    let (port, version) = (address.port(), env!("CARGO_PKG_VERSION"));
+    // Where commands look by themselves is not said.
+    let named = |option: &str, value: String, usual: &str| {
+        let is_usual = value == usual;
+        (!is_usual).then(|| format!(" {option} {value}"))
+    };
+    let host = if address.ip().is_unspecified() {
+        "127.0.0.1".to_owned()
+    } else {
+        address.ip().to_string()
+    };
+    let at = format!("http://{host}:{port}");
+    let url = named("--url", at.clone(), LOCAL).unwrap_or_default();
+    let folder = named("--data-dir", data_dir.display().to_string(), DATA_DIR).unwrap_or_default();
+    format!(
+        "
+Bakeoff {version} listens at {at}, and nobody has a key yet. To get a first answer, in a second terminal in the same folder:
+  1. bakeoff keys create --project research --role admin --budget-usd 500{folder} > key.txt && bakeoff login{url} < key.txt
+  2. bakeoff init my-job.json              # an estimator's arguments, a job, or a model's name; nothing runs yet
+  3. bakeoff run experiment.json --watch   # or `bakeoff open`: the same in the dashboard
+"
+    )
 }
 
 fn sns(options: &ServeOptions) -> anyhow::Result<Option<Sns>> {
@@ -418,5 +460,26 @@ async fn asked_before(asked: &CancellationToken, under_way: &CancellationToken) 
     asked.cancelled().await;
     if under_way.is_cancelled() {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newcomer_is_told_only_what_is_not_usual() {
+        let usual = first_steps(
+            SocketAddr::from(([127, 0, 0, 1], 8080)),
+            Path::new(DATA_DIR),
+        );
+        assert!(usual.contains("bakeoff login < key.txt"), "{usual}");
+        assert!(usual.contains("--budget-usd 500 > key.txt"), "{usual}");
+        let other = first_steps(SocketAddr::from(([0, 0, 0, 0], 9000)), Path::new("/srv/b"));
+        assert!(
+            other.contains("login --url http://127.0.0.1:9000 < key.txt"),
+            "{other}"
+        );
+        assert!(other.contains("--data-dir /srv/b > key.txt"), "{other}");
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::ci::commit_status::{Asked, Host, KEY, set};
 use crate::ci::triggers::{REPOSITORY, created, from_github, trigger};
-use crate::service::webhooks_out::{Receiver, created as hooked, deliveries};
+use crate::service::webhook_endpoints::{Receiver, created as hooked, deliveries};
 use crate::support::{TestApp, listening, number, on_p5};
 
 const FIRST: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";

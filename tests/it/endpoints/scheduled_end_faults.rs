@@ -46,6 +46,35 @@ async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before
     assert_eq!(over.len(), 1, "no other schedule was made: {over:#?}");
 }
 
+/// AWS has ended it while the service was away; back again, the service asks for its deletion, and hears nothing.
+#[sqlx::test(migrations = false)]
+async fn a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_more(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    test.advance(WEEKEND).await;
+    test.region_post("/_sim/faults", &json!({"server_error": 1.0}))
+        .await;
+    let asked = "SELECT count(*) FROM jobs WHERE delete_asked_at IS NOT NULL";
+    while number(test.app.store.pool(), asked).await == 0 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    test.region_post("/_sim/faults", &json!({})).await;
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
+    let record = test.record().await;
+    let of = dollars(&test, &jobs(&record)[0]).await;
+    assert!(
+        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+}
+
 /// What AWS refuses ends nothing: it is billed until the end that AWS has for it.
 #[sqlx::test(migrations = false)]
 async fn a_deletion_that_aws_refused_is_no_end(pool: PgPool) {

@@ -86,6 +86,13 @@ async fn a_pipeline_buys_nothing_of_a_provisional_answer(pool: PgPool) {
         (StepState::Waiting, Usd::ZERO),
         "{train:#?}"
     );
+    assert_eq!(train.needs, ["compare"]);
+    let question = train.question.as_ref().unwrap();
+    assert_eq!(
+        Some(question.experiment_id),
+        step(&view, "compare").experiment_id
+    );
+    assert!(step(&view, "compare").question.is_none());
     assert!(
         reason.contains("waits for a person") && reason.contains("provisional"),
         "{reason}"
@@ -144,6 +151,8 @@ async fn a_pipeline_buys_nothing_of_a_provisional_answer(pool: PgPool) {
     let output = output.await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
+    let decided = read(&test, &id).await;
+    assert!(step(&decided, "train").question.is_none());
     let view = run(&test, &id).await;
     assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
     assert!(step(&view, "train").settled_usd > Usd::ZERO);

@@ -91,3 +91,20 @@ fn the_newest_version_in_the_changelog_is_the_one_that_is_built() {
         .and_then(|heading| heading.split_once(' '));
     assert_eq!(newest.unwrap().0, env!("CARGO_PKG_VERSION"));
 }
+
+#[test]
+fn the_client_and_the_dashboard_have_the_version_that_is_built() {
+    let stated = [
+        ("clients/python/pyproject.toml", "version = "),
+        ("clients/python/src/bakeoff/__init__.py", "__version__ = "),
+        ("dashboard/package.json", "\"version\": "),
+        ("dashboard/chromium/package.json", "\"version\": "),
+    ];
+    for (path, before) in stated {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let mut lines = text.lines().map(str::trim);
+        let line = lines.find_map(|line| line.strip_prefix(before));
+        let version = line.map(|rest| rest.trim_matches(['"', ',']));
+        assert_eq!(version, Some(env!("CARGO_PKG_VERSION")), "{path}");
+    }
+}

@@ -66,7 +66,7 @@ async fn an_unchanged_preparation_is_not_run_twice(pool: PgPool) {
     assert_billed(&test).await;
 }
 
-/// What a preparation put out belongs to its project: another one with the same steps and data runs its own.
+/// The outputs of a preparation belong to its project: another one with the same steps and data runs its own.
 #[sqlx::test(migrations = false)]
 async fn a_preparation_is_not_reused_by_another_project(pool: PgPool) {
     let mut test = with_data(pool, &[]).await;
@@ -110,7 +110,7 @@ async fn a_mistake_beside_a_reference_is_told_at_once(pool: PgPool) {
             .contains("/steps/1/processing/instance_count"),
         "{problem:#}"
     );
-    // A number that a step puts out stands for a number.
+    // A number among a step's outputs stands for a number.
     body["steps"][1]["processing"]["instance_count"] = json!("${prepare.message.shards}");
     started(&test, &body).await;
 }

@@ -30,7 +30,7 @@ pub(crate) fn pipeline(steps: &Value) -> Value {
         "output_s3_uri": "s3://tests/pipelines/", "budget_usd": 5000, "steps": steps})
 }
 
-/// Preparation, comparison on what it puts out, evaluation, registration.
+/// Preparation, comparison on its outputs, evaluation, registration.
 fn whole() -> Value {
     let mut compare = on_p5(1);
     compare["budget_usd"] = json!(2000);
@@ -167,7 +167,7 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
     let train = format!("s3://tests/pipelines/{id}/prepare/train");
     assert_eq!(prepared["outputs"]["train"], json!(train));
     assert_eq!(prepared["message"]["train"]["records"], json!(9000));
-    // What it put out is what the comparison trains on, and what the model says of itself.
+    // Its outputs are what the comparison trains on, and what the model says of itself.
     let record = test.record().await;
     assert_eq!(kinds(&record), ["processing", "processing", "training"]);
     let trained = outputs("compare")["winner"]["job_name"]

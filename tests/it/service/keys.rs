@@ -1,5 +1,7 @@
 //! API keys over the API: made, listed, replaced and revoked by admins; and links that log in once.
 
+use std::process::Command;
+
 use bakeoff_api::keys::{CreatedKey, KeyView, Whoami};
 use bakeoff_api::sessions::LoginLink;
 use bakeoff_service::auth::keys::Role;
@@ -163,6 +165,81 @@ async fn a_key_is_replaced_by_one_of_its_name_and_role(pool: PgPool) {
     );
 }
 
+/// Of two that replace a key at once, one has its successor, and there is no third key that nobody knows.
+#[sqlx::test(migrations = false)]
+async fn a_key_that_is_replaced_twice_at_once_has_one_successor(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let old = made(&test, "ci", "editor").await;
+    let path = format!("/v1/keys/{}/rotate", old.key.id);
+    let how = json!({});
+    let (one, other) = tokio::join!(test.post(&path, &how), test.post(&path, &how));
+    let mut outcomes = [one.0, other.0];
+    outcomes.sort();
+    assert_eq!(outcomes, [StatusCode::CREATED, StatusCode::CONFLICT]);
+    let all = keys(&test).await;
+    let living = all
+        .iter()
+        .filter(|key| key.name == "ci" && key.revoked_at.is_none());
+    assert_eq!(living.count(), 1);
+}
+
+/// `bakeoff keys` as it is used away from the service's host.
+async fn keys_command(test: &TestApp, arguments: &[&str]) -> (bool, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
+    command
+        .arg("keys")
+        .args(arguments)
+        .args(["--url", &test.url, "--api-key", &test.admin]);
+    let output = tokio::task::spawn_blocking(move || command.output());
+    let output = output.await.unwrap().unwrap();
+    let [said, told] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.success(), said, told)
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_admin_grants_and_takes_access_without_the_host(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let (done, key, told) =
+        keys_command(&test, &["create", "--role", "editor", "--name", "ci"]).await;
+    assert!(done && told.contains("shown only once"), "{told}");
+    let key = key.trim();
+    let asked = test.request(Method::GET, "/v1/whoami", key);
+    let who: Whoami = serde_json::from_value(test.send(asked).await.1).unwrap();
+    assert_eq!(
+        (who.key.name.as_str(), who.key.role.as_str()),
+        ("ci", "editor")
+    );
+    let id = who.key.id.to_string();
+
+    let (done, fresh, told) = keys_command(&test, &["rotate", &id]).await;
+    assert!(
+        done && told.contains(&format!("replaces {id}, which is revoked")),
+        "{told}"
+    );
+    assert_eq!(status_of(&test, key).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status_of(&test, fresh.trim()).await, StatusCode::OK);
+
+    let (_, listed, _) = keys_command(&test, &["list", "--output", "csv"]).await;
+    let own = listed.lines().find(|line| line.starts_with(&id)).unwrap();
+    assert!(own.contains("ci") && own.contains("revoked"), "{listed}");
+    assert!(listed.starts_with("id,role,name,created,state"), "{listed}");
+    let (done, told, _) = keys_command(&test, &["revoke", &id]).await;
+    assert!(done && told.contains("is revoked since"), "{told}");
+    // The last admin's key stays, and what is for the host is said.
+    let own = keys(&test)
+        .await
+        .into_iter()
+        .find(|key| key.role == "admin")
+        .unwrap();
+    let (done, _, told) = keys_command(&test, &["revoke", &own.id.to_string()]).await;
+    assert!(!done && told.contains("last valid key"), "{told}");
+    let (done, _, told) = keys_command(&test, &["create", "--project", "other"]).await;
+    assert!(
+        !done && told.contains("the project of your own key"),
+        "{told}"
+    );
+}
+
 #[sqlx::test(migrations = false)]
 async fn a_login_link_logs_in_once(pool: PgPool) {
     let test = TestApp::new(pool.clone()).await;
@@ -194,9 +271,13 @@ async fn a_login_link_logs_in_once(pool: PgPool) {
     let who = test
         .client
         .get(format!("{}/v1/whoami", test.url))
-        .header(COOKIE, cookie);
+        .header(COOKIE, &cookie);
     let who: Whoami = who.send().await.unwrap().json().await.unwrap();
     assert_eq!(who.key.role, "viewer");
+    // A session makes no other one: it would outlive its seven days.
+    let again = test.client.post(format!("{}/v1/login-links", test.url));
+    let again = again.header(COOKIE, &cookie).send().await.unwrap();
+    assert_eq!(again.status(), StatusCode::FORBIDDEN);
     assert_eq!(log_in().await.unwrap().status(), StatusCode::UNAUTHORIZED);
     // One that is too old, too.
     let asked = test

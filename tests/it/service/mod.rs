@@ -12,4 +12,4 @@ pub(crate) mod program;
 pub(crate) mod security;
 pub(crate) mod security_wire;
 pub(crate) mod sessions;
-pub(crate) mod webhooks_out;
+pub(crate) mod webhook_endpoints;

@@ -81,7 +81,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn quantile(values: &[f64], share: usize) -> f64 {
+pub(super) fn quantile(values: &[f64], share: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted

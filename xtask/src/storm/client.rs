@@ -294,13 +294,11 @@ impl Client {
     }
 
     fn look_at_budgets(&mut self, url: &str, key: &str) {
-        let corrected = self.control.billed_more.as_deref();
-        let is_over = |one: &Value| {
-            if corrected.is_some() && one["id"].as_str() == corrected {
-                return false;
-            }
+        let correction = self.control.correction.as_ref();
+        let is_over = |one: &Value, corrected_usd: f64| {
             let sum = |key: &str| one[key].as_f64().unwrap_or(0.0);
-            sum("reserved_usd") + sum("settled_usd") > sum("budget_usd") + 1e-6
+            let most = sum("budget_usd") + corrected_usd + 1e-6;
+            sum("reserved_usd") + sum("settled_usd") > most
         };
         let Ok(experiments) = pages(&format!("{url}/v1/experiments"), key) else {
             return;
@@ -312,9 +310,12 @@ impl Client {
         for kind in ["pipelines", "endpoints"] {
             others.extend(pages(&format!("{url}/v1/{kind}"), key).unwrap_or_default());
         }
-        for one in experiments.iter().chain(&others).chain([&project]) {
-            self.overdrawn += u32::from(is_over(one));
+        for one in experiments.iter().chain(&others) {
+            let own = correction.filter(|own| one["id"] == own.experiment);
+            self.overdrawn += u32::from(is_over(one, own.map_or(0.0, |own| own.usd)));
         }
+        let of_all = correction.map_or(0.0, |one| one.usd);
+        self.overdrawn += u32::from(is_over(&project, of_all));
     }
 
     pub(super) fn cancel(&mut self, stage: &Stage, nth: usize) {

@@ -35,10 +35,16 @@ pub(super) struct Control {
     full_run_usd: Option<f64>,
     /// Trials that may not be retried.
     refused: BTreeSet<String>,
-    /// The experiment of which more was billed than had been estimated: what is known too late may be over its budget.
-    pub(super) billed_more: Option<String>,
+    pub(super) correction: Option<Correction>,
     /// The last answer that was an error.
     pub(super) error: String,
+}
+
+/// What a bill said that was higher than the estimate: what is known so late may be over a budget.
+pub(super) struct Correction {
+    pub(super) experiment: String,
+    /// By how much.
+    pub(super) usd: f64,
 }
 
 /// A service that is asked.
@@ -72,7 +78,7 @@ impl Control {
             archived: None,
             full_run_usd: None,
             refused: BTreeSet::new(),
-            billed_more: None,
+            correction: None,
             error: String::new(),
         }
     }
@@ -138,9 +144,8 @@ impl Control {
             }
             RETRY => self.retry(service, accepted)?,
             CORRECT => {
-                let id = &named(accepted, POOLED)?.id;
-                let is_more = correct(service, id)?;
-                self.billed_more = is_more.then(|| id.clone());
+                let experiment = named(accepted, POOLED)?.id.clone();
+                self.correct(service, experiment)?;
             }
             ARCHIVE => {
                 let id = &named(accepted, TIGHT)?.id;
@@ -152,6 +157,21 @@ impl Control {
                 let full_run = self.start_full_run(service, &id)?;
                 accepted.push(full_run);
             }
+        }
+        Ok(())
+    }
+
+    fn correct(&mut self, service: &Service<'_>, experiment: String) -> Result<(), String> {
+        let billed = billed(service, &experiment)?;
+        // Of a try without an answer it is not known what was booked.
+        let is_first = self.correction.is_none();
+        self.correction = Some(Correction {
+            experiment: experiment.clone(),
+            usd: f64::INFINITY,
+        });
+        let usd = correct(service, &billed)?;
+        if is_first {
+            self.correction = Some(Correction { experiment, usd });
         }
         Ok(())
     }
@@ -203,9 +223,14 @@ fn named<'a>(accepted: &'a [Accepted], name: &str) -> Result<&'a Accepted, Strin
     found.ok_or_else(|| format!("{name} is not submitted yet"))
 }
 
-/// Books what AWS's bill says of a settled job: of an estimate the truth, of anything else the same again. Whether it is
-/// more than was booked.
-fn correct(service: &Service<'_>, experiment: &str) -> Result<bool, String> {
+/// What AWS's bill says of a job.
+struct Billed {
+    job: String,
+    seconds: u64,
+}
+
+/// Of the first settled job of an experiment.
+fn billed(service: &Service<'_>, experiment: &str) -> Result<Billed, String> {
     let record = get(&format!("{}/_sim/record", service.region_url), "")?;
     let jobs = record["jobs"].as_array().cloned().unwrap_or_default();
     let trials = service.trials(experiment)?;
@@ -213,15 +238,22 @@ fn correct(service: &Service<'_>, experiment: &str) -> Result<bool, String> {
         .iter()
         .flat_map(|trial| trial["attempts"].as_array().into_iter().flatten());
     let settled = attempts.filter(|attempt| attempt["billable_seconds"].is_u64());
-    for attempt in settled {
-        let job = jobs.iter().find(|job| job["attempt"] == attempt["id"]);
-        let Some(seconds) = job.and_then(|job| job["billable_seconds"].as_u64()) else {
-            continue;
-        };
-        let id = attempt["id"].as_str().unwrap_or_default();
-        let body = json!({"billable_seconds": seconds, "reason": "the bill of the month"});
-        service.post(&format!("jobs/{id}/corrections"), &body)?;
-        return Ok(attempt["billable_seconds"].as_u64() < Some(seconds));
-    }
-    Err("nothing is settled yet".to_owned())
+    let mut billed = settled.filter_map(|attempt| {
+        let job = jobs.iter().find(|job| job["attempt"] == attempt["id"])?;
+        Some(Billed {
+            job: attempt["id"].as_str()?.to_owned(),
+            seconds: job["billable_seconds"].as_u64()?,
+        })
+    });
+    billed
+        .next()
+        .ok_or_else(|| "nothing is settled yet".to_owned())
+}
+
+/// Books it: of an estimate the truth, of anything else the same again. By how many dollars it is more.
+fn correct(service: &Service<'_>, billed: &Billed) -> Result<f64, String> {
+    let body = json!({"billable_seconds": billed.seconds, "reason": "the bill of the month"});
+    let booked = service.post(&format!("jobs/{}/corrections", billed.job), &body)?;
+    let usd = booked["adjusted_usd"].as_f64();
+    Ok(usd.ok_or("it does not say by how much")?.max(0.0))
 }

@@ -22,6 +22,8 @@ const KINDS: [&str; 3] = [
 ];
 /// A request that does not come to its end in this time is given up, so that no thread is left.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A message is tried ten times: one that meets trouble each time is rightly given up.
+const TROUBLES_MAX: u32 = 5;
 /// More than a message ever has.
 const BODY_MAX: usize = 1 << 20;
 
@@ -49,6 +51,8 @@ struct Arrived {
     ids: BTreeMap<i64, BTreeSet<String>>,
     /// Requests that were asked to come later.
     put_off: u64,
+    /// How often each message has met trouble.
+    troubles: BTreeMap<String, u32>,
     /// Messages that came to the one that is gone.
     came_to_gone: BTreeSet<String>,
 }
@@ -223,7 +227,7 @@ fn deliveries_of(url: &str, key: &str, door: Door) -> Result<Vec<Value>, String>
 /// What goes wrong with a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
-    /// It is not read.
+    /// Its body is not read.
     Deaf,
     Refuses,
     /// It asks for patience.
@@ -244,12 +248,17 @@ impl Trouble {
     }
 }
 
+/// Whether a message may meet trouble once more.
+fn is_borne(taken: &Taken, id: &str) -> bool {
+    let mut kept = taken.lock().unwrap_or_else(PoisonError::into_inner);
+    let times = kept.troubles.entry(id.to_owned()).or_default();
+    *times += 1;
+    *times <= TROUBLES_MAX
+}
+
 /// Reads a request and answers it, or does not.
 fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    if trouble == Some(Trouble::Deaf) {
-        return Ok(());
-    }
     let mut reader = BufReader::new(stream);
     let (mut id, mut length) = (String::new(), 0);
     let mut request = String::new();
@@ -268,6 +277,10 @@ fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::i
             "content-length" => length = value.parse().unwrap_or(0),
             _ => {}
         }
+    }
+    let trouble = trouble.filter(|_| is_borne(taken, &id));
+    if trouble == Some(Trouble::Deaf) {
+        return Ok(());
     }
     let mut body = vec![0; length.min(BODY_MAX)];
     reader.read_exact(&mut body)?;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from ._experiments import Experiment, Recommendation, Trial
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 
 _ERRORS = (
     "AuthenticationError",

@@ -55,8 +55,8 @@ class Client:
 
         Documents are an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what boto3's
         `describe_training_job` answers, a model's `config.json` or its name, a configuration of DeepSpeed,
-        Axolotl, LLaMA-Factory, TRL or accelerate. `spec` is the experiment; `questions` has what was proposed
-        and what only you know: answer by pointer.
+        Axolotl, LLaMA-Factory, TRL or accelerate, a W&B run's `config` and metadata. `spec` is the experiment;
+        `questions` has what was proposed and what only you know: answer by pointer.
         """
         texts = [json.loads(json.dumps(document, default=str)) for document in documents]
         body = {"documents": texts, "answers": answers or {}}

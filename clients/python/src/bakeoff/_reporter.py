@@ -164,8 +164,9 @@ class Reporter:
 
     def _send_batch(self) -> bool:
         """Return whether the batch is done with: stored, or refused for good."""
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_MAX))]
-        self._under_way = len(batch)
+        # Counted before it is taken out: in between, nothing would seem to wait.
+        self._under_way = count = min(len(self._queue), BATCH_MAX)
+        batch = [self._queue.popleft() for _ in range(count)]
         try:
             done = self._post("\n".join(batch))
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from . import __version__
 from ._errors import BakeoffError, UnavailableError, of_response
 from ._profiles import resolve
 
@@ -35,7 +36,7 @@ class Transport:
         self.url = url.rstrip("/")
         self._client = httpx.Client(
             base_url=self.url,
-            headers={"authorization": f"Bearer {api_key}", "user-agent": "bakeoff-python/0.7.0"},
+            headers={"authorization": f"Bearer {api_key}", "user-agent": f"bakeoff-python/{__version__}"},
             timeout=TIMEOUT,
         )
 

@@ -34,7 +34,7 @@ pub const WINNER: [&str; 7] = [
 ];
 
 impl StepKind {
-    /// What a step of this kind puts out, at the top.
+    /// The outputs of a step of this kind, at the top.
     pub fn outputs(self) -> &'static [&'static str] {
         match self {
             Self::Processing => &["outputs", "message", "job_name"],
@@ -87,14 +87,12 @@ pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
         return Err(flaws);
     }
     flaws.extend(head(spec));
-    let places: BTreeMap<&str, usize> = spec
-        .steps
-        .iter()
-        .enumerate()
-        .map(|(place, step)| (step.name.as_str(), place))
-        .collect();
+    let places = places(spec);
     let mut seen = BTreeSet::new();
-    let mut graph = Graph::default();
+    let mut graph = Graph {
+        kinds: Vec::new(),
+        needs: needs(spec),
+    };
     for (place, step) in spec.steps.iter().enumerate() {
         let pointer = format!("/steps/{place}");
         if !seen.insert(&step.name) {
@@ -107,8 +105,7 @@ pub fn check(spec: &PipelineSpec) -> Result<Graph, Vec<Flaw>> {
         }
         flaws.extend(of_step(step, &pointer));
         flaws.extend(purchase::condition_flaw(spec, step, &pointer));
-        let needs = needs(spec, step, &pointer, &places, &mut flaws);
-        graph.needs.push(needs);
+        flaws.extend(reference_flaws(spec, step, &pointer, &places));
         let kind = step.bodies().first().map(|(kind, _)| *kind);
         graph.kinds.push(kind.unwrap_or(StepKind::Processing));
     }
@@ -293,15 +290,36 @@ fn of_body(kind: StepKind, body: &Value, pointer: &str) -> Vec<Flaw> {
     flaws.unwrap_or_default()
 }
 
-/// The places of the steps that a step needs: those that it names, and those that it refers to.
-fn needs(
+/// For each step, in order, the places of the steps that it needs: those that it names, and those that it refers to.
+pub fn needs(spec: &PipelineSpec) -> Vec<Vec<usize>> {
+    let places = places(spec);
+    let of_step = |step: &StepSpec| {
+        let bodies = step.bodies().into_iter();
+        let referred = bodies.flat_map(|(_, body)| reference::find(body).0);
+        let referred = referred.map(|reference| reference.step);
+        let names = step.after.iter().cloned().chain(referred);
+        let needed: BTreeSet<usize> = names
+            .filter_map(|name| places.get(name.as_str()).copied())
+            .collect();
+        needed.into_iter().collect()
+    };
+    spec.steps.iter().map(of_step).collect()
+}
+
+fn places(spec: &PipelineSpec) -> BTreeMap<&str, usize> {
+    let numbered = spec.steps.iter().enumerate();
+    numbered
+        .map(|(place, step)| (step.name.as_str(), place))
+        .collect()
+}
+
+/// Names of steps that are none, and references to outputs that a step never has.
+fn reference_flaws(
     spec: &PipelineSpec,
     step: &StepSpec,
     pointer: &str,
     places: &BTreeMap<&str, usize>,
-    flaws: &mut Vec<Flaw>,
-) -> Vec<usize> {
-    let mut needs = BTreeSet::new();
+) -> Vec<Flaw> {
     let unknown = |name: &str, pointer: String| {
         let near = nearest(name, places.keys().copied(), 1);
         let names: Vec<&str> = if near.is_empty() {
@@ -312,39 +330,32 @@ fn needs(
         let fix = format!("name a step of this pipeline: {}", names.join(", "));
         Flaw::new(pointer, format!("there is no step {name}"), fix)
     };
+    let mut flaws = Vec::new();
     for (index, name) in step.after.iter().enumerate() {
-        match places.get(name.as_str()) {
-            Some(place) => _ = needs.insert(*place),
-            None => flaws.push(unknown(name, format!("{pointer}/after/{index}"))),
+        if !places.contains_key(name.as_str()) {
+            flaws.push(unknown(name, format!("{pointer}/after/{index}")));
         }
     }
     for (kind, body) in step.bodies() {
-        let pointer = format!("{pointer}/{}", kind.as_str());
         for reference in reference::find(body).0 {
-            let place = format!("{pointer}{}", reference.pointer);
-            match places.get(reference.step.as_str()) {
-                Some(needed) => {
-                    needs.insert(*needed);
-                    flaws.extend(
-                        spec.steps
-                            .get(*needed)
-                            .and_then(|of| unknown_output(of, &reference, &place)),
-                    );
-                }
+            let place = format!("{pointer}/{}{}", kind.as_str(), reference.pointer);
+            let needed = places.get(reference.step.as_str());
+            match needed.and_then(|place| spec.steps.get(*place)) {
+                Some(needed) => flaws.extend(unknown_output(needed, &reference, &place)),
                 None => flaws.push(unknown(&reference.step, place)),
             }
         }
     }
-    needs.into_iter().collect()
+    flaws
 }
 
-/// The flaw of a reference to something that its step never puts out.
+/// The flaw of a reference to an output that its step never has.
 fn unknown_output(of: &StepSpec, reference: &Reference, pointer: &str) -> Option<Flaw> {
     let (kind, body) = of.bodies().into_iter().next()?;
     let known = kind.outputs();
     let first = reference.path.first()?;
     if !known.contains(&first.as_str()) {
-        let detail = format!("{} puts out {}, and no {first}", of.name, known.join(", "));
+        let detail = format!("{} has {}, but no {first}", of.name, known.join(", "));
         return Some(Flaw::new(pointer, detail, "refer to one of them"));
     }
     let second = reference.path.get(1).map(String::as_str);
@@ -475,7 +486,7 @@ mod tests {
             told,
             [
                 "a has no output test",
-                "a puts out outputs, message, job_name, and no winner",
+                "a has outputs, message, job_name, but no winner",
                 "there is no step e"
             ]
         );

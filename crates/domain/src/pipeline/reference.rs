@@ -1,4 +1,4 @@
-//! References of one step to what another has put out: `${step.member.member}` in any text. They are found in
+//! References of one step to outputs of another: `${step.member.member}` in any text. They are found in
 //! every text of a body, and replaced once the step that they name has completed.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct Unreadable {
     pub text: String,
 }
 
-/// A reference to something that its step has not put out.
+/// A reference to something that is not among its step's outputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unresolved {
     pub reference: Reference,
@@ -199,7 +199,7 @@ fn replaced_text(
     Ok(Value::String(written))
 }
 
-/// The body with every reference replaced by what the steps have put out.
+/// The body with every reference replaced by the steps' outputs.
 pub fn resolve(body: &Value, outputs: &BTreeMap<String, Value>) -> Result<Value, Unresolved> {
     replaced(body, &|reference| {
         let found = value_of(reference, outputs);

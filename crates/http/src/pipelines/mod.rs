@@ -13,7 +13,7 @@ use bakeoff_domain::ids::{ExperimentId, PipelineId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::budget::least_budget;
 use bakeoff_domain::pipeline::budgets::with_step_budgets;
-use bakeoff_domain::pipeline::check::{Graph, check, oversized, stopped_winners};
+use bakeoff_domain::pipeline::check::{Graph, check, needs, oversized, stopped_winners};
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use bakeoff_domain::spec::pipeline::PipelineSpec;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ use crate::projects::budgets;
 use bakeoff_api::money::LedgerEntryView;
 use bakeoff_api::page::Page;
 use bakeoff_api::pipelines::{
-    CreatedPipeline, CreatedStep, PipelineView, ResumePipeline, StepView,
+    CreatedPipeline, CreatedStep, PipelineView, ResumePipeline, StepParts, StepView,
 };
 use bakeoff_process::ids;
 use bakeoff_service::app::App;
@@ -39,7 +39,8 @@ use bakeoff_store::StoreError;
 use bakeoff_store::experiments::lifecycle::ExperimentCommand;
 use bakeoff_store::experiments::steps::StepTrial;
 use bakeoff_store::money::caps::Purchase;
-use bakeoff_store::pipelines::{NewPipeline, Pipeline};
+use bakeoff_store::pipelines::purchases::OpenPurchase;
+use bakeoff_store::pipelines::{NewPipeline, Pipeline, Step};
 use bakeoff_store::to_json;
 
 impl From<Flaw> for FieldError {
@@ -56,7 +57,7 @@ impl From<Flaw> for FieldError {
 /// Start a pipeline
 ///
 /// Checks all of it and starts the steps that wait for nothing. A comparison whose members are all known is
-/// linted at once, with what earlier steps put out taken for granted; what cannot be known before is checked when its
+/// linted at once, taking the outputs of earlier steps for granted; what cannot be known before is checked when its
 /// step begins.
 #[utoipa::path(post, path = "/v1/pipelines", operation_id = "createPipeline", tag = "pipelines",
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key with the same body counts once, for good")),
@@ -152,8 +153,8 @@ async fn start(
 }
 
 fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipeline {
-    let name = |place: &usize| spec.steps.get(*place).map(|step| step.name.clone());
-    let steps = spec.steps.iter().zip(graph.kinds.iter().zip(&graph.needs));
+    let kinds = graph.kinds.iter().zip(needed_names(spec));
+    let steps = spec.steps.iter().zip(kinds);
     CreatedPipeline {
         id,
         name: spec.name.clone(),
@@ -162,7 +163,7 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
             .map(|(step, (kind, needs))| CreatedStep {
                 name: step.name.clone(),
                 kind: *kind,
-                needs: needs.iter().filter_map(name).collect(),
+                needs,
                 absent_service_usd_per_day: None,
                 end_at_aws: None,
             })
@@ -174,25 +175,69 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
 async fn views(app: &App, pipelines: Vec<Pipeline>) -> Result<Vec<PipelineView>, StoreError> {
     let all: Vec<Uuid> = pipelines.iter().map(|pipeline| pipeline.id.0).collect();
     let steps = app.store.pipeline_steps(&all).await?;
-    let experiments: Vec<Uuid> = steps
-        .iter()
-        .filter_map(|step| Some(step.experiment_id?.0))
-        .collect();
-    let mut trials: BTreeMap<ExperimentId, Vec<StepTrial>> = BTreeMap::new();
-    for (experiment, trial) in app.store.step_trials(&experiments).await? {
-        trials.entry(experiment).or_default().push(trial);
-    }
-    let mut by_pipeline: BTreeMap<PipelineId, Vec<StepView>> = BTreeMap::new();
+    let mut known = KnownOfSteps::load(app, &all, &steps).await?;
+    let mut by_pipeline: BTreeMap<PipelineId, Vec<Step>> = BTreeMap::new();
     for step in steps {
-        let own = step.experiment_id.and_then(|id| trials.remove(&id));
-        let of = by_pipeline.entry(step.pipeline_id).or_default();
-        of.push(StepView::of(step, own.unwrap_or_default()));
+        by_pipeline.entry(step.pipeline_id).or_default().push(step);
     }
     let views = pipelines.into_iter().map(|pipeline| {
-        let steps = by_pipeline.remove(&pipeline.id).unwrap_or_default();
+        let own = by_pipeline.remove(&pipeline.id).unwrap_or_default();
+        let steps = known.views(&pipeline, own);
         PipelineView::of(pipeline, steps)
     });
     Ok(views.collect())
+}
+
+/// What other tables know of the steps of some pipelines.
+struct KnownOfSteps {
+    trials: BTreeMap<ExperimentId, Vec<StepTrial>>,
+    questions: Vec<OpenPurchase>,
+}
+
+impl KnownOfSteps {
+    async fn load(app: &App, pipelines: &[Uuid], steps: &[Step]) -> Result<Self, StoreError> {
+        let experiments: Vec<Uuid> = steps
+            .iter()
+            .filter_map(|step| Some(step.experiment_id?.0))
+            .collect();
+        let mut trials: BTreeMap<ExperimentId, Vec<StepTrial>> = BTreeMap::new();
+        for (experiment, trial) in app.store.step_trials(&experiments).await? {
+            trials.entry(experiment).or_default().push(trial);
+        }
+        let questions = app.store.open_purchases(pipelines).await?;
+        Ok(Self { trials, questions })
+    }
+
+    fn views(&mut self, pipeline: &Pipeline, steps: Vec<Step>) -> Vec<StepView> {
+        let needs = needed_names(&pipeline.spec);
+        let view = |step: Step| {
+            let trials = step.experiment_id.and_then(|id| self.trials.remove(&id));
+            StepView::from(StepParts {
+                needs: needs.get(step.place).cloned().unwrap_or_default(),
+                question: asked(&self.questions, pipeline, &step),
+                trials: trials.unwrap_or_default(),
+                step,
+            })
+        };
+        steps.into_iter().map(view).collect()
+    }
+}
+
+/// What a step asks. A question stays where it was overtaken: by an answer that became clear, a cancellation, its seven
+/// days.
+fn asked(questions: &[OpenPurchase], pipeline: &Pipeline, step: &Step) -> Option<OpenPurchase> {
+    let is_asking = pipeline.state == PipelineState::Running && step.state == StepState::Waiting;
+    let mut own = questions.iter().filter(|_| is_asking);
+    let found = own.find(|open| (open.pipeline_id, open.place) == (pipeline.id, step.place));
+    found.copied()
+}
+
+/// The names of the steps that each step needs.
+fn needed_names(spec: &PipelineSpec) -> Vec<Vec<String>> {
+    let name = |place: usize| spec.steps.get(place).map(|step| step.name.clone());
+    let all = needs(spec).into_iter();
+    all.map(|places| places.into_iter().filter_map(name).collect())
+        .collect()
 }
 
 #[derive(Debug, Clone, Deserialize, IntoParams)]

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use bakeoff_domain::event::DecidedPurchase;
 use bakeoff_domain::ids::{ExperimentId, PipelineId};
+use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_domain::ranking::purchase::{RowName, find};
 use bakeoff_domain::spec::PurchaseOption;
 use serde::Deserialize;
@@ -54,7 +55,7 @@ async fn asking(app: &App, caller: Caller, path: StepPath) -> Result<Asking, Pro
     let open = questions
         .into_iter()
         .find(|one| one.place == place && one.decision == Decision::Open);
-    let Some(open) = open.filter(|_| !pipeline.state.is_over()) else {
+    let Some(open) = open.filter(|_| pipeline.state == PipelineState::Running) else {
         let detail = format!("step {step} waits for no person: see what it does in the pipeline");
         return Err(Problem::conflict("no_purchase_waits", detail));
     };

@@ -23,6 +23,8 @@ pub(crate) const COOKIE: &str = "__Host-bakeoff";
 pub(crate) struct Caller {
     pub(crate) project: ProjectId,
     pub(crate) key: ApiKeyId,
+    /// Whether the request came with a session's cookie instead of the key.
+    pub(crate) is_session: bool,
     role: Role,
 }
 
@@ -120,7 +122,7 @@ pub(crate) fn session_token(headers: &HeaderMap) -> Option<[u8; 32]> {
 async fn caller_of(app: &App, text: &str) -> Result<Caller, Problem> {
     let refused = || {
         Problem::unauthenticated(
-            "the key is malformed, unknown, revoked or expired; `bakeoff keys create` creates one on the host",
+            "the key is malformed, unknown, revoked or expired; `bakeoff keys create` creates one, on the host or with an admin's key",
         )
     };
     let (id, secret) = parse_key(text).ok_or_else(refused)?;
@@ -136,6 +138,7 @@ async fn caller_of(app: &App, text: &str) -> Result<Caller, Problem> {
     Ok(Caller {
         project: stored.project_id,
         key: id,
+        is_session: false,
         role,
     })
 }
@@ -157,6 +160,7 @@ async fn caller_in(app: &App, token_sha256: &[u8; 32]) -> Result<Caller, Problem
     Ok(Caller {
         project: session.project,
         key: session.key,
+        is_session: true,
         role: Role::parse(&session.role).ok_or_else(ended)?,
     })
 }
@@ -170,7 +174,7 @@ impl FromRequestParts<App> for Caller {
             (None, Some(token)) => caller_in(app, &token).await?,
             (None, None) => {
                 return Err(Problem::unauthenticated(
-                    "send `Authorization: Bearer bk_…`; `bakeoff keys create` creates a key on the host",
+                    "send `Authorization: Bearer bk_…`; `bakeoff keys create` creates a key, on the host or with an admin's key",
                 ));
             }
         };

@@ -88,6 +88,13 @@ impl Problem {
         )
     }
 
+    pub fn not_by_session(detail: &str) -> Self {
+        Self {
+            title: "Not permitted for a session".to_owned(),
+            ..Self::forbidden(detail)
+        }
+    }
+
     pub fn not_found(what: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", "Not found", what)
     }

@@ -14,11 +14,9 @@ use crate::plumbing::problem::{FieldError, Problem, Problems};
 use bakeoff_api::keys::{CreatedKey, KeyRole, KeyView, NewKey, RotateKey, Whoami};
 use bakeoff_api::page::Page;
 use bakeoff_process::clock::real_now;
-use bakeoff_process::ids;
 use bakeoff_service::app::App;
-use bakeoff_service::auth::keys::{Role, format_key, hash};
-use bakeoff_service::auth::secrets;
-use bakeoff_store::keys::{self, ListedKey};
+use bakeoff_service::auth::keys::{FreshKey, Role};
+use bakeoff_store::keys::ListedKey;
 
 const NAME_MAX: usize = 100;
 const DAYS_MAX: u32 = 3650;
@@ -93,7 +91,11 @@ pub(crate) async fn create(
     let days = new.expires_in_days.map(|days| TimeDelta::days(days.into()));
     let now = real_now();
     let expires_at = days.map(|days| now + days);
-    made(&app, caller, name, role(new.role), expires_at, now).await
+    let fresh = FreshKey::new(name, role(new.role), expires_at);
+    app.store
+        .insert_key(caller.project, &fresh.stored(), now)
+        .await?;
+    Ok(shown(&fresh, now))
 }
 
 fn role(role: KeyRole) -> Role {
@@ -104,36 +106,28 @@ fn role(role: KeyRole) -> Role {
     }
 }
 
-async fn made(
-    app: &App,
-    caller: Caller,
-    name: &str,
-    role: Role,
-    expires_at: Option<DateTime<Utc>>,
-    now: DateTime<Utc>,
-) -> Result<Response, Problem> {
-    let (id, secret) = (ApiKeyId(ids::fresh()), secrets::secret());
-    let key = keys::NewKey {
-        id,
-        name,
-        role: role.as_str(),
-        secret_sha256: &hash(&secret),
-        expires_at,
-    };
-    app.store.insert_key(caller.project, &key, now).await?;
+/// The answer that shows a key that was just made.
+fn shown(fresh: &FreshKey<'_>, created_at: DateTime<Utc>) -> Response {
     let created = CreatedKey {
         key: KeyView {
-            id,
-            name: name.to_owned(),
-            role: role.as_str().to_owned(),
-            created_at: now,
-            expires_at,
+            id: fresh.id,
+            name: fresh.name.to_owned(),
+            role: fresh.role.as_str().to_owned(),
+            created_at,
+            expires_at: fresh.expires_at,
             revoked_at: None,
         },
-        api_key: format_key(id, &secret),
+        api_key: fresh.text(),
     };
     let headers = [(header::CACHE_CONTROL, "no-store")];
-    Ok((StatusCode::CREATED, headers, Json(created)).into_response())
+    (StatusCode::CREATED, headers, Json(created)).into_response()
+}
+
+fn is_over() -> Problem {
+    Problem::conflict(
+        "key_is_over",
+        "the key is revoked or has expired: make a new one (POST /v1/keys)",
+    )
 }
 
 /// Replace an API key
@@ -156,22 +150,18 @@ pub(crate) async fn rotate(
     }
     let now = real_now();
     let old = find(&app, caller, id).await?;
-    let is_over = old.revoked_at.is_some() || old.expires_at.is_some_and(|at| at <= now);
-    let role = Role::parse(&old.role).filter(|_| !is_over).ok_or_else(|| {
-        Problem::conflict(
-            "key_is_over",
-            "the key is revoked or has expired: make a new one (POST /v1/keys)",
-        )
-    })?;
+    let role = Role::parse(&old.role).ok_or_else(Problem::internal)?;
     let lasts = old.expires_at.map(|at| now + (at - old.created_at));
-    let answer = made(&app, caller, &old.name, role, lasts, now).await?;
-    if how.overlap_hours == 0 {
-        app.store.revoke_key(id, now).await?;
-    } else {
-        let until = now + TimeDelta::hours(how.overlap_hours.into());
-        app.store.end_key_by(id, until).await?;
+    let fresh = FreshKey::new(&old.name, role, lasts);
+    let until = now + TimeDelta::hours(how.overlap_hours.into());
+    let replaced = app
+        .store
+        .replace_key(caller.project, id, until, &fresh.stored(), now)
+        .await?;
+    if !replaced {
+        return Err(is_over());
     }
-    Ok(answer)
+    Ok(shown(&fresh, now))
 }
 
 /// Revoke an API key

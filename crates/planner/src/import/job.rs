@@ -126,7 +126,7 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
     places(body, draft);
     channels(body, draft);
     script(material, &told, draft);
-    versions(image, draft);
+    versions(image, material.commit.as_deref(), draft);
     model(material, &told, draft);
     metrics(body, &told, draft);
     limits(body, draft);
@@ -323,13 +323,14 @@ fn script(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>
     }
 }
 
-fn versions(image: Option<&str>, draft: &mut Draft<'_>) {
+fn versions(image: Option<&str>, commit: Option<&str>, draft: &mut Draft<'_>) {
     let tag = image.and_then(|image| image.rsplit('/').next()?.split_once([':', '@']));
+    let version = commit.or(tag.map(|(_, tag)| tag));
     draft.ask(
         "/workload/code_version",
         Ask {
             question: "Which version of the training code is it?",
-            proposal: Some(tag.map_or("1", |(_, tag)| tag).into()),
+            proposal: Some(version.unwrap_or("1").into()),
             why: "only trials of one version are compared; a commit is best".to_owned(),
         },
     );

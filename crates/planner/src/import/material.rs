@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use bakeoff_domain::catalog::known_models;
+use bakeoff_domain::catalog::{hugging_face, known_models};
 use serde_json::{Map, Value};
 
-use super::inside;
-use super::trainer_config::TrainerConfig;
+use super::trainer_config::{self, TrainerConfig};
+use super::{inside, wandb};
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
 
@@ -32,6 +32,8 @@ pub(super) struct Material {
     pub(super) deepspeed: Option<Map<String, Value>>,
     /// What a trainer's configuration file sets, under the names that scripts are told, and whose file it is.
     pub(super) settings: BTreeMap<String, (String, &'static str)>,
+    /// Of the code, where a run tells it.
+    pub(super) commit: Option<String>,
     /// What such files say that an experiment has no place for, and why.
     pub(super) left_out: Vec<(&'static str, &'static str)>,
     /// An experiment that is one already.
@@ -82,8 +84,7 @@ impl Material {
             self.model = Some((model.config.clone(), format!("the model {name}")));
             return Ok(());
         }
-        if let Some(config) = TrainerConfig::of(document) {
-            self.take_config(config);
+        if self.take_settings_of(document) {
             return Ok(());
         }
         let kind = kind_of(document).ok_or_else(|| {
@@ -150,16 +151,45 @@ impl Material {
         Ok(())
     }
 
+    /// Takes what a W&B run or a trainer's configuration says; false if the document is neither.
+    fn take_settings_of(&mut self, document: &Value) -> bool {
+        if let Some(config) = wandb::config(document) {
+            self.take_run(&config);
+        } else if let Some(start) = wandb::start(document) {
+            self.commit = start.commit;
+            self.take_settings(start.settings, wandb::RUN);
+        } else if let Some(config) = TrainerConfig::of(document) {
+            self.take_config(config);
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Several may be sent: the trainer's own goes before accelerate's if it is sent first.
     fn take_config(&mut self, config: TrainerConfig) {
-        let from = config.from;
-        for (name, value) in config.settings {
-            self.settings.entry(name).or_insert((value, from));
-        }
+        self.take_settings(config.settings, config.from);
         if self.deepspeed.is_none() {
             self.deepspeed = config.split;
         }
         self.left_out.extend(config.left_out);
+    }
+
+    /// Hugging Face's Trainer logs the model's configuration and its own arguments as one.
+    fn take_run(&mut self, config: &Value) {
+        match TrainerConfig::of_run(config) {
+            Some(own) => self.take_config(own),
+            None => self.take_settings(trainer_config::scalars(config), wandb::RUN),
+        }
+        if hugging_face::is_config(config) && self.model.is_none() {
+            self.model = Some((config.clone(), wandb::RUN.to_owned()));
+        }
+    }
+
+    fn take_settings(&mut self, settings: BTreeMap<String, String>, from: &'static str) {
+        for (name, value) in settings {
+            self.settings.entry(name).or_insert((value, from));
+        }
     }
 
     fn take_job(&mut self, body: Value) -> Result<(), Refused> {
@@ -183,8 +213,8 @@ impl Material {
 type Refused = (String, String);
 
 const SEND: &str = "send an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, a description of a job, \
-                    a config.json, the name of a model, a DeepSpeed configuration, or the configuration file of a trainer \
-                    (Axolotl, LLaMA-Factory, TrainingArguments, accelerate)";
+                    a config.json, the name of a model, a DeepSpeed configuration, the configuration file of a trainer \
+                    (Axolotl, LLaMA-Factory, TrainingArguments, accelerate), or a W&B run's config.yaml and wandb-metadata.json";
 
 fn unknown_model(name: &str) -> Refused {
     (

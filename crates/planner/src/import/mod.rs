@@ -1,5 +1,5 @@
 //! An experiment from what people already have: arguments of an estimator or a ModelTrainer, the body of a job or its
-//! description, a model's `config.json` or name, a DeepSpeed configuration, a trainer's configuration file. What they say is
+//! description, a model's `config.json` or name, a DeepSpeed configuration, a trainer's configuration file, a W&B run. What they say is
 //! taken, what they do not say is proposed and asked, and what an experiment has no place for is named.
 
 mod draft;
@@ -9,6 +9,7 @@ mod job;
 mod material;
 mod proposals;
 mod trainer_config;
+mod wandb;
 
 use std::collections::BTreeMap;
 

@@ -421,3 +421,51 @@ fn configurations_of_llama_factory_and_accelerate_are_read_together() {
     let import = imported(&[full], &[]).unwrap();
     assert_eq!(import.spec["workload"]["model"].get("lora_rank"), None);
 }
+
+/// As Hugging Face's callback logs a run, and W&B keeps it.
+#[test]
+fn a_run_of_weights_and_biases_tells_model_batch_and_code() {
+    let wrapped = |value: Value| json!({"desc": null, "value": value});
+    let logged = json!({
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+        "tie_word_embeddings": false, "max_position_embeddings": 32768, "max_length": 20, "torch_dtype": "bfloat16",
+        "_name_or_path": "Qwen/Qwen2.5-7B", "per_device_train_batch_size": 2, "train_batch_size": 2,
+        "gradient_accumulation_steps": 4, "learning_rate": 1e-5, "bf16": true, "max_steps": 2000, "deepspeed": null
+    });
+    let members = logged.as_object().unwrap().iter();
+    let mut config: serde_json::Map<String, Value> = members
+        .map(|(name, value)| (name.clone(), wrapped(value.clone())))
+        .collect();
+    config.insert("wandb_version".to_owned(), json!(1));
+    let start = json!({"program": "train.py", "executable": "/usr/bin/python3", "gpu": "NVIDIA A100-SXM4-80GB", "gpu_count": 8,
+        "args": ["--max_seq_length", "4096"], "git": {"commit": "0f1e2d3c"}});
+    let import = imported(&[config.into(), start], &[]).unwrap();
+    let workload = &import.spec["workload"];
+    assert_eq!(
+        (
+            &workload["model"]["layers"],
+            &workload["model"]["sequence_length"]
+        ),
+        (&json!(28), &json!(4096))
+    );
+    assert_eq!(
+        workload["global_batch"], 64,
+        "2 sequences, 4 times, on 8 GPUs"
+    );
+    assert_eq!(workload["total_tokens"], 2000 * 64 * 4096);
+    assert_eq!(workload["code_version"], "0f1e2d3c");
+    assert_eq!(workload["metrics"], "hf-trainer");
+    assert!(import.left_out.is_empty(), "{:?}", import.left_out);
+
+    // What a run of one's own has logged is read by the names that people use.
+    let own = json!({"_wandb": {"value": {}}, "batch_size": {"value": 4}, "seq_len": {"value": 1024}, "lr": {"value": 3e-4}});
+    let import = imported(&[own, "gpt2".into()], &[]).unwrap();
+    assert_eq!(import.spec["workload"]["model"]["sequence_length"], 1024);
+    let from = import.read.iter().map(|one| one.from.as_str());
+    assert!(
+        from.clone().any(|from| from.contains("the W&B run")),
+        "{:?}",
+        from.collect::<Vec<_>>()
+    );
+}

@@ -23,6 +23,8 @@ const LLAMA_FACTORY: &str = "LLaMA-Factory's configuration";
 const ARGUMENTS: &str = "its TrainingArguments";
 const ACCELERATE: &str = "accelerate's configuration";
 
+const FILE: &str = "the configuration file";
+
 /// LLaMA-Factory, FinetuningArguments; TRL, ModelConfig.
 const LLAMA_FACTORY_RANK: &str = "8";
 const TRL_RANK: &str = "16";
@@ -51,13 +53,28 @@ impl TrainerConfig {
         };
         let mut config = Self {
             from,
-            settings: scalars(entries),
+            settings: scalars(document),
             ..Self::default()
         };
         match from {
             ACCELERATE => config.of_accelerate(entries),
             _ => config.of_trainer(entries),
         }
+        Some(config)
+    }
+
+    /// The same, of the settings that a run has logged.
+    pub(super) fn of_run(logged: &Value) -> Option<Self> {
+        let mut config = Self::of(logged)?;
+        // There is no file to send: the run's script has set these itself.
+        config.left_out.retain(|(member, _)| *member != FILE);
+        // Not of all devices, as in DeepSpeed, but of one process (TrainingArguments.to_sanitized_dict).
+        config.settings.remove("train_batch_size");
+        // How long generated texts may be, in configurations of models (PretrainedConfig).
+        let generated = |name: &str, value: &str| name == "max_length" && value == "20";
+        config
+            .settings
+            .retain(|name, value| !generated(name, value));
         Some(config)
     }
 
@@ -87,7 +104,7 @@ impl TrainerConfig {
             _ => sharded(entries),
         };
         self.left_out.push((
-            "the configuration file",
+            FILE,
             "jobs are not sent it: keep it in the code or the image, and let per_device_train_batch_size and \
              gradient_accumulation_steps, which each candidate is given, override it",
         ));
@@ -154,8 +171,9 @@ fn zero_of(deepspeed: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// The members that are one value, as a script is told them.
-fn scalars(entries: &Map<String, Value>) -> BTreeMap<String, String> {
-    let told = entries.iter().filter_map(|(name, value)| {
+pub(super) fn scalars(document: &Value) -> BTreeMap<String, String> {
+    let entries = document.as_object().into_iter().flatten();
+    let told = entries.filter_map(|(name, value)| {
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Bool(_) | Value::Number(_) => value.to_string(),

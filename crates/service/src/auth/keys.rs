@@ -2,8 +2,13 @@
 //! time. A key belongs to a project and has a role.
 
 use bakeoff_domain::ids::ApiKeyId;
+use bakeoff_process::ids;
+use bakeoff_store::keys::NewKey;
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
 use sha2::{Digest, Sha256};
+
+use super::secrets;
 
 /// The role of a key; each role includes the permissions of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -29,6 +34,47 @@ impl Role {
         [Self::Viewer, Self::Editor, Self::Admin]
             .into_iter()
             .find(|role| role.as_str() == text)
+    }
+}
+
+/// A key that was just made, with its secret: it is shown once, and stored as a hash.
+pub struct FreshKey<'a> {
+    pub id: ApiKeyId,
+    /// What it is for.
+    pub name: &'a str,
+    pub role: Role,
+    pub expires_at: Option<DateTime<Utc>>,
+    secret: [u8; 32],
+    secret_sha256: [u8; 32],
+}
+
+impl<'a> FreshKey<'a> {
+    pub fn new(name: &'a str, role: Role, expires_at: Option<DateTime<Utc>>) -> Self {
+        let secret = secrets::secret();
+        Self {
+            id: ApiKeyId(ids::fresh()),
+            name,
+            role,
+            expires_at,
+            secret_sha256: hash(&secret),
+            secret,
+        }
+    }
+
+    /// What is stored of it.
+    pub fn stored(&self) -> NewKey<'_> {
+        NewKey {
+            id: self.id,
+            name: self.name,
+            role: self.role.as_str(),
+            secret_sha256: &self.secret_sha256,
+            expires_at: self.expires_at,
+        }
+    }
+
+    /// The key itself, for its owner.
+    pub fn text(&self) -> String {
+        format_key(self.id, &self.secret)
     }
 }
 

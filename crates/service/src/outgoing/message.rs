@@ -8,7 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, InvalidH
 
 use crate::auth::secrets::{mac, webhook_secret};
 use bakeoff_process::clock::real_now;
-use bakeoff_store::webhooks::WebhookEndpoint;
+use bakeoff_store::webhook_endpoints::WebhookEndpoint;
 
 /// What is sent.
 #[derive(Debug)]

@@ -153,7 +153,7 @@ async fn why_ended(app: &App, step: &Step) -> Result<String, StoreError> {
     Ok(answer.map_or_else(String::new, |answer| answer.headline))
 }
 
-/// What steps that have completed have put out, by name.
+/// The outputs of completed steps, by name.
 fn outputs(steps: &[Step]) -> BTreeMap<String, Value> {
     let done = steps.iter();
     done.filter_map(|step| Some((step.name.clone(), step.outputs.clone()?)))
@@ -227,7 +227,7 @@ impl ClaimedPipeline<'_> {
         match store.end_step(self.pipeline, place, &end, now).await {
             // Otherwise it would be tried for ever.
             Err(StoreError::Refused { what }) => {
-                let why = format!("what it puts out cannot be stored: {what}");
+                let why = format!("its outputs cannot be stored: {what}");
                 self.end(place, StepState::Failed, Some(&why)).await
             }
             written => written,

@@ -1,12 +1,12 @@
 //! The courier: brings events to webhook endpoints, several at a time, and tries again what has not arrived. Each
 //! delivery has one id, by which a receiver knows one that comes twice. When it is tried again is decided by
-//! [`bakeoff_domain::webhook`]; where a request may go, by [`crate::outgoing`].
+//! [`bakeoff_domain::webhook_endpoint`]; where a request may go, by [`crate::outgoing`].
 
 use std::time::Duration;
 
 use bakeoff_domain::delivery::{self, TryOutcome};
 use bakeoff_domain::ids::WebhookEndpointId;
-use bakeoff_domain::webhook::{self, Form};
+use bakeoff_domain::webhook_endpoint::{Form, slack};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::StreamExt;
 use serde_json::json;
@@ -17,8 +17,8 @@ use crate::outgoing::{Answer, NoAnswer};
 use bakeoff_api::events::EventView;
 use bakeoff_process::clock::Stopwatch;
 use bakeoff_process::crash;
-use bakeoff_store::webhooks::WebhookEndpoint;
-use bakeoff_store::webhooks::deliveries::{ClaimedDelivery, NewAttempt};
+use bakeoff_store::webhook_endpoints::WebhookEndpoint;
+use bakeoff_store::webhook_endpoints::deliveries::{ClaimedDelivery, NewAttempt};
 use bakeoff_store::{StoreError, to_json};
 
 /// Endpoints that are called at the same time, and deliveries to one of them.
@@ -138,7 +138,7 @@ fn body(
         }
         Form::Slack => {
             let way_out = event.way_out.as_deref();
-            webhook::slack(event.severity, experiment, &event.message, way_out).to_string()
+            slack(event.severity, experiment, &event.message, way_out).to_string()
         }
     })
 }

@@ -56,7 +56,7 @@ pub enum PreparedStep {
     /// Written already, by whomever: it is the same package however often it is asked for.
     Model(ModelPackageId),
     NewModel(Box<ReadyModel>),
-    /// An earlier step has put out the same.
+    /// An earlier step has its outputs already.
     Reused {
         from: PipelineId,
         outputs: Value,
@@ -205,7 +205,7 @@ impl From<NotRegistrable> for NotReady {
     }
 }
 
-/// What a step would begin, given what those before it have put out. `row`: of the answer whose full run it is, where
+/// What a step would begin, given the outputs of those before it. `row`: of the answer whose full run it is, where
 /// the step names none.
 pub async fn prepare(
     app: &App,
@@ -547,7 +547,7 @@ async fn fingerprint(
     )))
 }
 
-/// What an earlier step with the same fingerprint has put out, if it is still there.
+/// The outputs of an earlier step with the same fingerprint, if they are still there.
 async fn reused(
     app: &App,
     pipeline: &Pipeline,

@@ -254,7 +254,7 @@ fn call(region: &Region, service: &str, operation: &str, body: &[u8]) -> Result<
         message: error.to_string(),
     })?;
     setup::authorized(region, service, operation)?;
-    // What a job puts out is in S3 before anybody is told that it has completed; the answer is of a moment later than now.
+    // A job's output is in S3 before anybody is told that it has completed; the answer is of a moment later than now.
     if matches!(
         operation,
         "DescribeProcessingJob" | "DescribeTransformJob" | "DescribeHyperParameterTuningJob"

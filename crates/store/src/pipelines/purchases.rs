@@ -25,6 +25,16 @@ pub struct PurchaseQuestion {
     pub decision: Decision,
 }
 
+/// A question that nobody has answered yet.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenPurchase {
+    pub pipeline_id: PipelineId,
+    /// Of the step.
+    pub place: usize,
+    pub experiment_id: ExperimentId,
+    pub asked_at: DateTime<Utc>,
+}
+
 /// What a person has decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
@@ -91,6 +101,29 @@ impl Store {
         );
         let rows = rows.fetch_all(&self.pool).await?.into_iter();
         rows.map(|row| row.question(pipeline)).collect()
+    }
+
+    /// The open questions of some pipelines.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn open_purchases(
+        &self,
+        pipelines: &[Uuid],
+    ) -> Result<Vec<OpenPurchase>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT pipeline_id, place, experiment_id, asked_at FROM pipeline_purchases
+               WHERE pipeline_id = ANY($1) AND state = 'asked' ORDER BY pipeline_id, place, experiment_id"#,
+            pipelines,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        let open = rows.map(|row| {
+            Ok(OpenPurchase {
+                pipeline_id: PipelineId(row.pipeline_id),
+                place: error::count(row.place, TABLE, row.pipeline_id, "place")?,
+                experiment_id: ExperimentId(row.experiment_id),
+                asked_at: row.asked_at,
+            })
+        });
+        open.collect()
     }
 
     /// Says that a step waits for a person; the event is told with the first question of a step about an answer.

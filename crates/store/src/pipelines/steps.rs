@@ -162,7 +162,7 @@ impl Store {
         Ok(WriteOutcome::Done)
     }
 
-    /// Ends a step; a completed one with what it puts out.
+    /// Ends a step; a completed one with its outputs.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn end_step(
         &self,
@@ -258,7 +258,7 @@ impl Store {
         Ok(())
     }
 
-    /// What an earlier step of the same project put out that depended on the same: the newest one.
+    /// The outputs of the newest step of the same project that depended on the same.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn step_alike(
         &self,

@@ -37,7 +37,7 @@ pub struct PipelineSpec {
 
 /// A step: exactly one of `processing`, `experiment`, `full_run`, `tuning`, `model`, `transform` and `endpoint`
 ///
-/// Any text in it may refer to what an earlier step has put out: `${prepare.outputs.train}`,
+/// Any text in it may refer to outputs of earlier steps: `${prepare.outputs.train}`,
 /// `${prepare.message.train.records}`, `${compare.winner.instance_type}`. A text that is nothing but a reference
 /// becomes the value, of whatever type; `$${` is a literal `${`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -103,12 +103,13 @@ impl ClaimedTrial<'_> {
         let is_deleting = attempt.job_status.as_deref() == Some(JobStatus::Stopping.as_str());
         let is_sure = attempt.absent >= self.app.settings.policy.absent_max;
         let told = attempt.modified_at.filter(|_| is_deleting);
-        let supposed = || {
-            attempt
-                .delete_asked_at
-                .or(self.ended_by_schedule(attempt, now))
-        };
-        let end = told.or_else(|| supposed().filter(|_| is_sure))?;
+        // AWS's own end may have come before ours was asked for: whichever was first is when it ended.
+        let supposed = [
+            attempt.delete_asked_at,
+            self.ended_by_schedule(attempt, now),
+        ];
+        let supposed = supposed.into_iter().flatten().min();
+        let end = told.or(supposed.filter(|_| is_sure))?;
         let job = ObservedJob {
             marker: Some(attempt.id.to_string()),
             ..ObservedJob::deleted(&attempt.job_name, start, end)

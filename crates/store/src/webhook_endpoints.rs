@@ -3,7 +3,7 @@
 pub mod deliveries;
 
 use bakeoff_domain::ids::{ProjectId, WebhookEndpointId};
-use bakeoff_domain::webhook::Form;
+use bakeoff_domain::webhook_endpoint::Form;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
