@@ -19,7 +19,7 @@ export function PriceHistory({ prices, inForce, now }: { prices: readonly Price[
         Plot.plot({
           ...size,
           marginLeft: 64,
-          x: { type: "utc", label: null, tickFormat: (at: Date) => at.toISOString().slice(0, 10) },
+          x: { type: "utc", label: null, ticks: Math.max(2, Math.floor(size.width / 140)), tickFormat: (at: Date) => at.toISOString().slice(0, 10) },
           y: { label: "↑ dollars an hour", grid: true, zero: true, nice: true, tickFormat: (value: number) => `$${value}` },
           marks: [true, false].map((isStated) =>
             Plot.ruleY(

@@ -182,7 +182,7 @@ function Experience({ type }: { type: string }) {
               link={(row) => `/experiments/${row.id}`}
               columns={[
                 { head: "experiment", cell: (row) => <Link to={`/experiments/${row.id}`}>{row.name}</Link> },
-                { head: "winner", cell: (row) => row.answer?.first?.candidate ?? "–" },
+                { head: "first", about: "in its answer, also while it runs", cell: (row) => row.answer?.first?.candidate ?? "–" },
                 { head: "started", wide: true, cell: (row) => <Time at={row.created_at} /> },
               ]}
             />

@@ -2,7 +2,11 @@
 
 use super::{Mutant, domain, it};
 
-pub(super) const MUTANTS: [Mutant; 19] = [
+pub(super) const MUTANTS: [Mutant; 20] = [
+    it(
+        "our-deletion-goes-before-awss",
+        "endpoints::scheduled_end_faults::a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_more",
+    ),
     it(
         "an-extension-is-not-lived",
         "endpoints::lives::a_longer_life_is_reserved_before_it_is_lived",
