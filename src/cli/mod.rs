@@ -239,7 +239,7 @@ impl ServiceCommand {
 impl Host {
     async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Serve(options) => serve::run(*options).await?,
+            Self::Serve(options) => Box::pin(serve::run(*options)).await?,
             Self::Migrate(options) => migrate(&options).await?,
             Self::Doctor(options) => return doctor::run(options).await,
             Self::Keys(options) => keys::run(options).await?,

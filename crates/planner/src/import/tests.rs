@@ -428,7 +428,7 @@ fn a_run_of_weights_and_biases_tells_model_batch_and_code() {
     let wrapped = |value: Value| json!({"desc": null, "value": value});
     let logged = json!({
         "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152_064,
         "tie_word_embeddings": false, "max_position_embeddings": 32768, "max_length": 20, "torch_dtype": "bfloat16",
         "_name_or_path": "Qwen/Qwen2.5-7B", "per_device_train_batch_size": 2, "train_batch_size": 2,
         "gradient_accumulation_steps": 4, "learning_rate": 1e-5, "bf16": true, "max_steps": 2000, "deepspeed": null
