@@ -43,21 +43,21 @@ enum Command {
 
 /// Where keys are kept: the database of this host, or the service.
 #[derive(Debug, Args)]
-struct PlaceOptions {
+struct BackendOptions {
     #[command(flatten)]
     database: database::DatabaseOptions,
     #[command(flatten)]
     target: Target,
 }
 
-enum Place {
-    Host(Store),
-    Service(Client),
+enum Backend {
+    Database(Store),
+    Api(Client),
 }
 
-impl PlaceOptions {
+impl BackendOptions {
     /// The database where there is one, unless a service is named.
-    async fn open(&self) -> anyhow::Result<Place> {
+    async fn open(&self) -> anyhow::Result<Backend> {
         let Target {
             url,
             api_key,
@@ -65,9 +65,9 @@ impl PlaceOptions {
         } = &self.target;
         let names_service = url.is_some() || api_key.is_some() || profile.is_some();
         if !names_service && self.database.is_there() {
-            return Ok(Place::Host(self.database.open().await?));
+            return Ok(Backend::Database(self.database.open().await?));
         }
-        Ok(Place::Service(Client::new(&self.target)?))
+        Ok(Backend::Api(Client::new(&self.target)?))
     }
 }
 
@@ -84,7 +84,7 @@ struct Events {
   bakeoff keys create --role editor --name 'notebook of Ada'               # elsewhere, with an admin's key")]
 struct Create {
     #[command(flatten)]
-    place: PlaceOptions,
+    backend: BackendOptions,
     /// Project the key belongs to: needed on the host; over the API it is your key's own.
     #[arg(long)]
     project: Option<String>,
@@ -106,7 +106,7 @@ struct Create {
 #[command(after_help = "Example: bakeoff keys list --output csv")]
 struct List {
     #[command(flatten)]
-    place: PlaceOptions,
+    backend: BackendOptions,
     #[command(flatten)]
     output: Output,
 }
@@ -127,16 +127,16 @@ struct Rotate {
 #[command(after_help = "Example: bakeoff keys revoke key_0190…")]
 struct Revoke {
     #[command(flatten)]
-    place: PlaceOptions,
+    backend: BackendOptions,
     /// Id of the key, as `keys list` shows it.
     id: ApiKeyId,
 }
 
 pub(super) async fn run(options: KeysOptions) -> anyhow::Result<()> {
     match options.command {
-        Command::Create(options) => match options.place.open().await? {
-            Place::Host(store) => create_on_host(&store, &options).await,
-            Place::Service(client) => create_over_api(&client, &options).await,
+        Command::Create(options) => match options.backend.open().await? {
+            Backend::Database(store) => create_on_host(&store, &options).await,
+            Backend::Api(client) => create_over_api(&client, &options).await,
         },
         Command::List(options) => list(&options).await,
         Command::Rotate(options) => rotate(&options).await,
@@ -158,8 +158,8 @@ struct Row {
 }
 
 async fn list(options: &List) -> anyhow::Result<()> {
-    let rows: Vec<Row> = match options.place.open().await? {
-        Place::Host(store) => {
+    let rows: Vec<Row> = match options.backend.open().await? {
+        Backend::Database(store) => {
             let keys = store.keys(None).await?.into_iter();
             keys.map(|key| Row {
                 project: Some(key.project.clone()),
@@ -167,7 +167,7 @@ async fn list(options: &List) -> anyhow::Result<()> {
             })
             .collect()
         }
-        Place::Service(client) => {
+        Backend::Api(client) => {
             let page: Page<KeyView> = client.get("/v1/keys").await?;
             let own = |key| Row { project: None, key };
             page.items.into_iter().map(own).collect()
@@ -214,9 +214,9 @@ fn day(at: DateTime<Utc>) -> String {
 
 async fn revoke(options: &Revoke) -> anyhow::Result<()> {
     let id = options.id;
-    let revoked_at = match options.place.open().await? {
-        Place::Host(store) => store.revoke_key(id, real_now()).await?,
-        Place::Service(client) => {
+    let revoked_at = match options.backend.open().await? {
+        Backend::Database(store) => store.revoke_key(id, real_now()).await?,
+        Backend::Api(client) => {
             let key: KeyView = client.delete(&format!("/v1/keys/{id}")).await?;
             key.revoked_at
         }
@@ -255,6 +255,11 @@ async fn create_over_api(client: &Client, create: &Create) -> anyhow::Result<()>
         bail!(
             "--project is for the service's host (with DATABASE_URL or --data-dir, and without --url, --api-key and \
              --profile): over the API, a key belongs to the project of your own key"
+        );
+    }
+    if create.budget_usd.is_some() {
+        eprintln!(
+            "--budget-usd is not used: it is for new projects, which are created on the service's host"
         );
     }
     let new = serde_json::to_vec(&NewKey {

@@ -72,7 +72,7 @@ class Server:
 
 
 class Relay:
-    """A way to the service that can be cut: what is under way breaks, and nobody answers until it is back."""
+    """A proxy in front of the service that a test can stop: open requests break, and new ones are refused."""
 
     def __init__(self, target: str) -> None:
         parts = urllib.parse.urlsplit(target)

@@ -179,7 +179,7 @@ def test_a_service_that_is_away_loses_no_point(client, relay, capsys):
     log(5_000)
     assert reporter.flush()
     relay.stop()
-    # A minute's worth at a thousand steps a second, while nobody answers.
+    # Most of a minute of steps, at 1,000 per second, while the service is unreachable.
     began = time.perf_counter()
     log(50_000)
     each = (time.perf_counter() - began) / 50_000

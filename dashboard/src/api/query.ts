@@ -31,7 +31,7 @@ export function useQuery<T>(key: string, fetch: () => Promise<T>, everySeconds =
       if (!isOver && seconds > 0) timer = setTimeout(load, seconds * 1000);
     };
     async function load() {
-      // What was never read, or is asked for by a person, is read all the same.
+      // The first load, and a reload on request, run even while the page is hidden or paused.
       const isWanted = has.current !== `${key} ${asked}`;
       if (!isWanted && (document.hidden || paused.value)) return next(everySeconds);
       try {

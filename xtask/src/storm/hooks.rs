@@ -249,7 +249,7 @@ impl Trouble {
 }
 
 /// Whether a message may meet trouble once more.
-fn is_borne(taken: &Taken, id: &str) -> bool {
+fn may_meet_trouble(taken: &Taken, id: &str) -> bool {
     let mut kept = taken.lock().unwrap_or_else(PoisonError::into_inner);
     let times = kept.troubles.entry(id.to_owned()).or_default();
     *times += 1;
@@ -278,7 +278,7 @@ fn answer(stream: &TcpStream, taken: &Taken, trouble: Option<Trouble>) -> std::i
             _ => {}
         }
     }
-    let trouble = trouble.filter(|_| is_borne(taken, &id));
+    let trouble = trouble.filter(|_| may_meet_trouble(taken, &id));
     if trouble == Some(Trouble::Deaf) {
         return Ok(());
     }

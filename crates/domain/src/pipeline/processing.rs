@@ -227,7 +227,7 @@ fn several(member: &str, all: &[Channel<'_>], more: usize, flaws: &mut Flaws<'_>
     }
 }
 
-/// What a job depends on, as one number: equal if a run would have the same outputs. `inputs`: the objects below each
+/// A fingerprint of everything a job depends on: equal if it would produce the same outputs. `inputs`: the objects below each
 /// input, in the order of the request's.
 pub fn fingerprint(spec: &ProcessingSpec, role: &str, inputs: &[Vec<StoredObject>]) -> [u8; 32] {
     let objects = inputs.iter().map(|objects| {

@@ -175,7 +175,7 @@ fn created(id: PipelineId, spec: &PipelineSpec, graph: &Graph) -> CreatedPipelin
 async fn views(app: &App, pipelines: Vec<Pipeline>) -> Result<Vec<PipelineView>, StoreError> {
     let all: Vec<Uuid> = pipelines.iter().map(|pipeline| pipeline.id.0).collect();
     let steps = app.store.pipeline_steps(&all).await?;
-    let mut known = KnownOfSteps::load(app, &all, &steps).await?;
+    let mut known = StepContext::load(app, &all, &steps).await?;
     let mut by_pipeline: BTreeMap<PipelineId, Vec<Step>> = BTreeMap::new();
     for step in steps {
         by_pipeline.entry(step.pipeline_id).or_default().push(step);
@@ -188,13 +188,13 @@ async fn views(app: &App, pipelines: Vec<Pipeline>) -> Result<Vec<PipelineView>,
     Ok(views.collect())
 }
 
-/// What other tables know of the steps of some pipelines.
-struct KnownOfSteps {
+/// The jobs and the open questions of some pipelines' steps.
+struct StepContext {
     trials: BTreeMap<ExperimentId, Vec<StepTrial>>,
     questions: Vec<OpenPurchase>,
 }
 
-impl KnownOfSteps {
+impl StepContext {
     async fn load(app: &App, pipelines: &[Uuid], steps: &[Step]) -> Result<Self, StoreError> {
         let experiments: Vec<Uuid> = steps
             .iter()
@@ -214,7 +214,7 @@ impl KnownOfSteps {
             let trials = step.experiment_id.and_then(|id| self.trials.remove(&id));
             StepView::from(StepParts {
                 needs: needs.get(step.place).cloned().unwrap_or_default(),
-                question: asked(&self.questions, pipeline, &step),
+                question: open_question(&self.questions, pipeline, &step),
                 trials: trials.unwrap_or_default(),
                 step,
             })
@@ -223,9 +223,13 @@ impl KnownOfSteps {
     }
 }
 
-/// What a step asks. A question stays where it was overtaken: by an answer that became clear, a cancellation, its seven
-/// days.
-fn asked(questions: &[OpenPurchase], pipeline: &Pipeline, step: &Step) -> Option<OpenPurchase> {
+/// The question a step is waiting on. A stored question stays open when the answer became clear, the pipeline was
+/// cancelled or its seven days ran out, so the states decide.
+fn open_question(
+    questions: &[OpenPurchase],
+    pipeline: &Pipeline,
+    step: &Step,
+) -> Option<OpenPurchase> {
     let is_asking = pipeline.state == PipelineState::Running && step.state == StepState::Waiting;
     let mut own = questions.iter().filter(|_| is_asking);
     let found = own.find(|open| (open.pipeline_id, open.place) == (pipeline.id, step.place));

@@ -61,7 +61,7 @@ impl<'a> FreshKey<'a> {
         }
     }
 
-    /// What is stored of it.
+    /// The part that is stored: the hash instead of the secret.
     pub fn stored(&self) -> NewKey<'_> {
         NewKey {
             id: self.id,

@@ -205,7 +205,7 @@ impl From<NotRegistrable> for NotReady {
     }
 }
 
-/// What a step would begin, given the outputs of those before it. `row`: of the answer whose full run it is, where
+/// The work that a step would start, given the outputs of earlier steps. `row`: of the answer whose full run it is, where
 /// the step names none.
 pub async fn prepare(
     app: &App,

@@ -25,7 +25,7 @@ pub struct PurchaseQuestion {
     pub decision: Decision,
 }
 
-/// A question that nobody has answered yet.
+/// A purchase that still waits for a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenPurchase {
     pub pipeline_id: PipelineId,
