@@ -218,6 +218,7 @@ test("an endpoint is extended and deleted, and its list knows at once", async ({
   await expect(page.getByRole("heading", { level: 1 })).toContainText("in service", { timeout: 30_000 });
   await page.getByRole("button", { name: "Extend", exact: true }).click();
   const dialog = page.locator("dialog[open]");
+  await expect(dialog.getByLabel("hours in all")).toHaveValue("401");
   await dialog.getByLabel("hours in all").fill("500");
   await expect(dialog).toContainText("With 500 hours");
   await dialog.getByRole("button", { name: "Extend", exact: true }).click();
@@ -290,6 +291,8 @@ test("the winner is bought, for at most what the page says", async ({ page }) =>
   await expect(dialog).toContainText("at most");
   await dialog.getByRole("button", { name: /^Buy the full run on/ }).click();
   await expect(page.getByRole("heading", { level: 1 })).toContainText("full run");
+  // It is one itself: nothing more is to be bought there, and nothing is refused.
+  await expect(page.getByRole("alert")).toHaveCount(0);
 });
 
 test("a lost connection is said with the time of what is shown, and the page comes back by itself", async ({ page, context }) => {

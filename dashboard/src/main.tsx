@@ -1,7 +1,7 @@
 /** The dashboard: which page an address means. */
 
 import { render, type ComponentChildren } from "preact";
-import { whoIsThere } from "./api/session";
+import { trouble, whoIsThere } from "./api/session";
 import { Calibration } from "./pages/calibration";
 import { CiRuns } from "./pages/ci";
 import { Compare } from "./pages/compare";
@@ -21,7 +21,7 @@ import { Spending } from "./pages/spending";
 import { Trial } from "./pages/trial";
 import { Shell } from "./shell";
 import { address, session } from "./state";
-import { Empty, Link, Skeleton } from "./ui/parts";
+import { Empty, Link, ProblemBox, Skeleton } from "./ui/parts";
 import "./style.css";
 
 const PAGES: Record<string, () => ComponentChildren> = {
@@ -68,7 +68,7 @@ function Page() {
 }
 
 function App() {
-  if (session.value === undefined) return <Skeleton lines={6} />;
+  if (session.value === undefined) return trouble.value ? <ProblemBox problem={trouble.value} retry={() => void whoIsThere()} /> : <Skeleton lines={6} />;
   if (session.value === null) return <Login />;
   return (
     <Shell>

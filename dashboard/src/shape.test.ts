@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Schemas } from "./api/client";
-import { heldOver, layersOf, phasesOf, pointsOf, regionsOf, spansOf, spread, standingsOf } from "./shape";
+import { heldOver, layersOf, namesOf, phasesOf, pointsOf, regionsOf, spansOf, spread, standingsOf } from "./shape";
 
 const row = (id: number, kind: string, usd: number) => ({ id, kind, usd, recorded_at: `2026-11-20T0${id}:00:00Z` }) as Schemas["LedgerEntryView"];
 
@@ -11,7 +11,7 @@ it("what is held is given back by what is settled", () => {
   expect(over.at(-1)?.settled).toBeCloseTo(29.23);
 });
 
-it("a phase that goes on ends with the newest time that is known, and the end is no phase", () => {
+it("a phase that goes on ends with the newest time that is known, or now, and the end is no phase", () => {
   const attempt = {
     trial_id: "trl_123456",
     candidate: "p5",
@@ -28,6 +28,11 @@ it("a phase that goes on ends with the newest time that is known, and the end is
     { trial: "p5 spot", status: "Starting", from: "2026-11-20T01:00:00Z", until: "2026-11-20T01:05:00Z" },
     { trial: "p5 spot", status: "Training", from: "2026-11-20T01:05:00Z", until: "2026-11-20T01:09:00Z" },
   ]);
+  const running = { ...attempt, transitions: attempt.transitions.slice(0, 2) };
+  expect(phasesOf([running], "2026-11-20T01:30:00Z").at(-1)?.until).toBe("2026-11-20T01:30:00Z");
+  // Repeats of a candidate have a row each.
+  const both = phasesOf([running, { ...running, trial_id: "trl_654321" }]);
+  expect([...new Set(both.map((one) => one.trial))]).toEqual(["p5 spot (1)", "p5 spot (2)"]);
 });
 
 it("a series is its points without what is no number", () => {
@@ -68,4 +73,13 @@ it("a price holds until the next of its kind, and none before it has begun", () 
     { from: "2026-03-01", until: "2026-11-20", usd: 2, isStated: true },
   ]);
   expect(regionsOf([...all, { ...price("listed", "2026-01-01", 1), region: "eu-west-1" }])).toEqual(["eu-west-1", "us-east-1"]);
+});
+
+it("each trial has a name of its own, no longer than it takes", () => {
+  const row = (trial_id: string, candidate: string, purchase_option: string, experiment_id: string) => ({ trial_id, candidate, purchase_option, experiment_id }) as Schemas["ComparisonRow"];
+  const named = (...rows: Schemas["ComparisonRow"][]) => [...namesOf(rows).values()];
+  expect(named(row("1", "p5", "spot", "exp_aaaaaa"), row("2", "p4d", "on_demand", "exp_aaaaaa"))).toEqual(["p5", "p4d"]);
+  expect(named(row("1", "p5", "spot", "exp_aaaaaa"), row("2", "p5", "on_demand", "exp_aaaaaa"))).toEqual(["p5 spot", "p5"]);
+  expect(named(row("1", "p5", "spot", "exp_aaaaaa"), row("2", "p5", "spot", "exp_aaaaaa"))).toEqual(["p5 (1)", "p5 (2)"]);
+  expect(named(row("1", "p5", "spot", "exp_aaaaaa"), row("2", "p5", "spot", "exp_bbbbbb"))).toEqual(["p5 spot · aaaaaa", "p5 spot · bbbbbb"]);
 });

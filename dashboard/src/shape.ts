@@ -7,16 +7,24 @@ export type Held = { at: string; settled: number; reserved: number };
 
 export type Attempted = { trial_id: string; candidate: string; purchase_option: string; number: number; transitions: readonly Schemas["Transition"][]; ended_at?: string | null };
 
-/** Attempts as phases; one that goes on ends with the newest time that is known. */
-export function phasesOf(attempts: readonly Attempted[]): Phase[] {
+/** Attempts as phases, those of one trial and of repeats told apart; a phase that goes on ends now, by the service's clock. */
+export function phasesOf(attempts: readonly Attempted[], now?: string): Phase[] {
   const tries = new Map<string, number>();
-  for (const one of attempts) tries.set(one.trial_id, (tries.get(one.trial_id) ?? 0) + 1);
+  const repeats = new Map<string, string[]>();
+  const choice = (one: Attempted) => `${one.candidate}${one.purchase_option === "spot" ? " spot" : ""}`;
+  for (const one of attempts) {
+    tries.set(one.trial_id, (tries.get(one.trial_id) ?? 0) + 1);
+    const trials = repeats.get(choice(one)) ?? [];
+    if (!trials.includes(one.trial_id)) repeats.set(choice(one), [...trials, one.trial_id]);
+  }
   return attempts.flatMap((attempt) => {
-    const name = `${attempt.candidate}${attempt.purchase_option === "spot" ? " spot" : ""}${(tries.get(attempt.trial_id) ?? 0) > 1 ? ` #${attempt.number}` : ""}`;
+    const trials = repeats.get(choice(attempt)) ?? [];
+    const repeat = trials.length > 1 ? ` (${trials.indexOf(attempt.trial_id) + 1})` : "";
+    const name = `${choice(attempt)}${repeat}${(tries.get(attempt.trial_id) ?? 0) > 1 ? ` #${attempt.number}` : ""}`;
     const latest = attempt.transitions.reduce((newest, one) => (one.started_at > newest ? one.started_at : newest), "");
     return attempt.transitions
       .filter((one) => !["Completed", "Stopped", "Failed"].includes(one.status))
-      .map((one) => ({ trial: name, status: one.status, from: one.started_at, until: one.ended_at ?? attempt.ended_at ?? latest }));
+      .map((one) => ({ trial: name, status: one.status, from: one.started_at, until: one.ended_at ?? attempt.ended_at ?? (now && now > latest ? now : latest) }));
   });
 }
 
@@ -110,4 +118,25 @@ export function spansOf(prices: readonly Schemas["Price"][], now: string): Price
     usd: price.usd_per_hour,
     isStated: price.status === "listed" || isNegotiated(price),
   }));
+}
+
+/** Trials and runs by id, each with a name of its own: its candidate, with what tells it from others of that name. */
+export function namesOf(rows: readonly Schemas["ComparisonRow"][], experiments: ReadonlyMap<string, string> = new Map()): Map<string, string> {
+  const names = new Map<string, string>();
+  const parts: readonly ((row: Schemas["ComparisonRow"]) => string)[] = [
+    (row) => row.candidate,
+    (row) => (row.purchase_option === "spot" ? " spot" : ""),
+    (row) => (row.experiment_id ? ` · ${experiments.get(row.experiment_id) ?? row.experiment_id.slice(-6)}` : ""),
+  ];
+  const own = (row: Schemas["ComparisonRow"], depth: number) => parts.slice(0, depth).map((part) => part(row)).join("");
+  for (const [index, row] of rows.entries()) {
+    // As few parts as tell it from all that are no repeats of it.
+    const alike = (depth: number, among = rows) => among.filter((other) => own(other, depth) === own(row, depth)).length;
+    const all = parts.length;
+    const depth = parts.map((_, part) => part + 1).find((depth) => alike(depth) === alike(all)) ?? all;
+    const repeat = alike(all) > 1 ? ` (${alike(all, rows.slice(0, index)) + 1})` : "";
+    const id = row.trial_id ?? row.run_id;
+    if (id) names.set(id, own(row, depth) + repeat);
+  }
+  return names;
 }

@@ -1,11 +1,12 @@
 /** The frame of every page: where one is, who one is, what keys do. */
 
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { Problem } from "./api/client";
 import { logOut } from "./api/session";
 import { stream } from "./api/live";
 import { address, dark, go, paused, session, theme } from "./state";
-import { Link } from "./ui/parts";
+import { Link, ProblemBox } from "./ui/parts";
 
 const PLACES: readonly (readonly [string, string, string])[] = [
   ["/", "Overview", "o"],
@@ -25,7 +26,9 @@ const PLACES: readonly (readonly [string, string, string])[] = [
 
 export function Shell({ children }: { children: ComponentChildren }) {
   const help = useRef<HTMLDialogElement>(null);
+  const [problem, setProblem] = useState<Problem>();
   const here = address.value.pathname;
+  useEffect(() => setProblem(undefined), [here]);
   // Before the page is painted: a key pressed as soon as it can be seen counts.
   useLayoutEffect(() => {
     let wantsPlace = false;
@@ -78,13 +81,14 @@ export function Shell({ children }: { children: ComponentChildren }) {
             ?
           </button>
           {session.value && (
-            <button title={`${session.value.role} of ${session.value.project}`} onClick={() => void logOut()}>
+            <button title={`${session.value.role} of ${session.value.project}`} onClick={() => (setProblem(undefined), void logOut().catch(setProblem))}>
               {session.value.project} · log out
             </button>
           )}
         </div>
       </header>
       <main id="content" tabIndex={-1}>
+        {problem && <ProblemBox problem={problem} />}
         {children}
       </main>
       <dialog ref={help} aria-label="Keys">

@@ -51,3 +51,9 @@ export function setParameter(name: string, value: string | null): void {
   history.replaceState(null, "", url);
   address.value = url;
 }
+
+/** A filter of a list, which begins at its newest rows again. */
+export function setFilter(name: string, value: string | null): void {
+  setParameter("page", null);
+  setParameter(name, value);
+}

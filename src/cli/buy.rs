@@ -134,7 +134,8 @@ async fn copied(
     }
     bar.set_message(name.to_owned());
     loop {
-        let copy: CopyView = client.post(&path, &body).await?;
+        // Asking again is how its progress is read.
+        let copy: CopyView = client.post_again(&path, &body).await?;
         bar.set_length(copy.bytes);
         bar.set_position(copy.copied_bytes);
         if copy.state == CopyState::Done {

@@ -128,7 +128,7 @@ pub(super) async fn retry(options: RetryOptions) -> anyhow::Result<()> {
     }
     for trial in &added.trials {
         println!(
-            "{} does {} once more: at most {}",
+            "{} retries {}, for at most {}",
             trial.id, options.trial, added.worst_case_usd
         );
     }

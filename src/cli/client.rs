@@ -230,6 +230,7 @@ pub(super) async fn ready(url: &str) -> anyhow::Result<()> {
     let http = bakeoff_process::tls::http_client()
         .timeout(REQUEST_TIMEOUT)
         .build()?;
+    let url = url.trim_end_matches('/');
     let answer = http.get(format!("{url}/readyz")).send().await?;
     if !answer.status().is_success() {
         let (status, why) = (answer.status(), answer.text().await?);

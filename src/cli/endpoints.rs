@@ -42,6 +42,9 @@ enum Command {
     Update(UpdateOptions),
     /// Have an endpoint serve an earlier revision again, and wait until it does.
     RollBack(RollBackOptions),
+    /// Have an endpoint go on that waits for a person: after a permission was given, or a quota was raised.
+    #[command(after_help = "Example: bakeoff endpoints resume end_0190…")]
+    Resume(OneOptions),
     /// Delete an endpoint, and wait until it is gone.
     #[command(after_help = "Example: bakeoff endpoints delete end_0190…")]
     Delete(OneOptions),
@@ -153,11 +156,18 @@ pub(super) async fn run(options: EndpointsOptions) -> anyhow::Result<()> {
         Command::RollBack(options) => {
             change(options.of, json!({"revision": options.revision})).await
         }
+        Command::Resume(options) => {
+            let client = Client::new(&options.target)?;
+            let path = format!("/v1/endpoints/{}/resume", options.id);
+            let endpoint: EndpointView = client.post_again(&path, b"{}").await?;
+            show(&endpoint, options.json)
+        }
         Command::Delete(options) => {
             let client = Client::new(&options.target)?;
             let path = format!("/v1/endpoints/{}", options.id);
             let endpoint: EndpointView = client.delete(&path).await?;
-            come(&settled(&client, endpoint).await?, options.json)
+            // Gone is what was asked for, also of one that has never served.
+            show(&settled(&client, endpoint).await?, options.json)
         }
     }
 }
@@ -196,7 +206,18 @@ async fn change(of: OneOptions, body: Value) -> anyhow::Result<()> {
     let client = Client::new(&of.target)?;
     let path = format!("/v1/endpoints/{}", of.id);
     let changed: EndpointView = client.patch(&path, &serde_json::to_vec(&body)?).await?;
-    come(&settled(&client, changed).await?, of.json)
+    let wanted = changed.wanted_revision;
+    let endpoint = settled(&client, changed).await?;
+    come(&endpoint, of.json)?;
+    if endpoint.state == EndpointState::InService && endpoint.revision != wanted {
+        let reason = endpoint.reason.as_deref().unwrap_or_default();
+        bail!(
+            "{} still serves revision {}: {reason}",
+            endpoint.id,
+            endpoint.revision
+        );
+    }
+    Ok(())
 }
 
 /// Waits until it serves what it should, or is gone. It is created and deleted whether or not anybody waits.

@@ -49,12 +49,22 @@ pub(super) struct InitOptions {
     /// Where the experiment is written.
     #[arg(long, default_value = "experiment.json")]
     file: PathBuf,
+    /// Write it over a file that is there.
+    #[arg(long)]
+    force: bool,
     /// Print the whole import as JSON, and write no file.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
+    // Before anybody is asked anything.
+    if !options.json && !options.force && options.file.exists() {
+        bail!(
+            "{} is there already: --force writes over it, --file names another",
+            options.file.display()
+        );
+    }
     let documents = options.documents.iter().map(|name| document(name));
     let mut documents = documents.collect::<anyhow::Result<Vec<Value>>>()?;
     if let Some(job) = &options.job {
@@ -73,7 +83,14 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
     while let Some(question) = made.questions.first().filter(|_| asks).cloned() {
         let answer = ask(&question)?;
         answers.insert(question.pointer.clone(), answer);
-        made = imported(&documents, &answers)?;
+        match imported(&documents, &answers) {
+            Ok(next) => made = next,
+            // The other answers stay.
+            Err(error) => {
+                println!("{error}");
+                answers.remove(&question.pointer);
+            }
+        }
     }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&made)?);
@@ -100,7 +117,7 @@ fn document(name: &str) -> anyhow::Result<Value> {
         return super::lint::read(path);
     }
     if known_models::find(name).is_none() {
-        bail!("{name} is no file, and no model that is known here: send its config.json");
+        bail!("{name} is neither a file nor a model that is known here: pass its config.json");
     }
     Ok(name.into())
 }
@@ -139,7 +156,7 @@ fn ask(question: &ImportQuestion) -> anyhow::Result<Value> {
         stdout().flush()?;
         let mut line = String::new();
         if stdin().lock().read_line(&mut line)? == 0 {
-            bail!("nothing was answered; --yes takes each proposal");
+            bail!("no answer was given; --yes takes every proposal");
         }
         match (line.trim(), &question.proposal) {
             ("", Some(proposal)) => return Ok(proposal.clone()),

@@ -44,7 +44,7 @@ fn as_json(yaml: Yaml) -> anyhow::Result<Value> {
     Ok(match yaml {
         Yaml::Null => Value::Null,
         Yaml::Bool(bool) => bool.into(),
-        Yaml::Number(number) if !number.is_finite() => bail!("{number} is no number of JSON"),
+        Yaml::Number(number) if !number.is_finite() => bail!("{number} cannot be written in JSON"),
         Yaml::Number(number) => serde_json::to_value(&number)?,
         Yaml::String(text) => text.into(),
         Yaml::Sequence(items) => {
@@ -85,7 +85,7 @@ fn name(key: Yaml) -> anyhow::Result<String> {
     Ok(match as_json(key)? {
         Value::String(name) => name,
         other @ (Value::Number(_) | Value::Bool(_)) => other.to_string(),
-        other => bail!("{other} names a member, and is no text"),
+        other => bail!("{other} is used as a name, and is not text"),
     })
 }
 

@@ -72,7 +72,7 @@ impl BackendOptions {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example: bakeoff keys events --secret-key $KEY")]
+#[command(after_help = "Example: BAKEOFF_SECRET_KEY=… bakeoff keys events")]
 struct Events {
     #[command(flatten)]
     secret: super::secret::SecretOptions,
@@ -98,7 +98,7 @@ struct Create {
     #[arg(long, default_value = "cli")]
     name: String,
     /// Days until the key expires; it never expires when absent.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3650))]
     expires_in_days: Option<u32>,
 }
 
@@ -225,7 +225,7 @@ async fn revoke(options: &Revoke) -> anyhow::Result<()> {
         bail!("there is no key {id}: `bakeoff keys list` shows them all");
     };
     println!(
-        "{id} is revoked since {}",
+        "{id} was revoked at {}",
         at.to_rfc3339_opts(SecondsFormat::Secs, true)
     );
     Ok(())

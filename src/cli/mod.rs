@@ -288,6 +288,9 @@ async fn migrate(options: &database::MigrateOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Its number on Linux.
+const SIGPIPE: i32 = 13;
+
 /// Lets `bakeoff plan … | head` end when `head` does, instead of printing a backtrace.
 fn end_quietly_with_the_reader() {
     let usual = std::panic::take_hook();
@@ -297,7 +300,8 @@ fn end_quietly_with_the_reader() {
             .downcast_ref::<String>()
             .map_or("", String::as_str);
         if message.contains("Broken pipe") {
-            std::process::exit(0);
+            // As a program that SIGPIPE ends: whatever it was to answer has not been read.
+            std::process::exit(128 + SIGPIPE);
         }
         usual(panic);
     }));

@@ -13,6 +13,7 @@ use super::client::{Client, Target};
 use super::output::Output;
 use super::sheet;
 use bakeoff_api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
+use bakeoff_api::page::Page;
 use bakeoff_api::trials::TrialView;
 use bakeoff_process::clock::{Stopwatch, real_sleep};
 
@@ -154,8 +155,9 @@ async fn trial(client: &Client, text: &str) -> anyhow::Result<TrialId> {
         .parse()
         .ok()
         .context("name a trial (trl_…) or an experiment (exp_…)")?;
-    let trials: Vec<TrialView> = client.all(&format!("/v1/experiments/{id}/trials?")).await?;
+    let trials: Page<TrialView> = client.get(&format!("/v1/experiments/{id}/trials")).await?;
     let completed: Vec<&TrialView> = trials
+        .items
         .iter()
         .filter(|trial| trial.state == TrialState::Completed)
         .collect();
@@ -201,7 +203,7 @@ async fn settled(
         }
         if since.elapsed() > WAIT_MAX {
             bail!(
-                "{} is not done yet, and is tried on: {said}. `bakeoff models list` shows it",
+                "{} is not finished yet, and is still being tried: {said}. `bakeoff models list` shows it",
                 package.id
             );
         }

@@ -47,7 +47,14 @@ impl Output {
         table: impl FnOnce() -> Table,
     ) -> anyhow::Result<()> {
         match self.format() {
-            Format::Table => sheet::print(table()),
+            Format::Table => {
+                let table = table();
+                if table.row_count() == 0 {
+                    println!("none found");
+                } else {
+                    sheet::print(table);
+                }
+            }
             Format::Json => println!("{}", serde_json::to_string_pretty(found)?),
             Format::Csv => print!("{}", csv(&table())?),
             Format::Md => print!("{}", markdown(&table())),
@@ -74,7 +81,8 @@ fn csv(table: &Table) -> anyhow::Result<String> {
 /// A name that a spreadsheet would carry out as a formula is marked as text.
 fn no_formula(text: String) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    if is_formula && text.parse::<f64>().is_err() {
+    let figure = text.strip_suffix(" %").unwrap_or(&text);
+    if is_formula && figure.parse::<f64>().is_err() {
         format!("'{text}")
     } else {
         text

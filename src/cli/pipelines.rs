@@ -342,7 +342,7 @@ pub(super) fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()>
         PipelineState::Failed | PipelineState::Cancelled
     ) {
         let id = pipeline.id;
-        println!("once the cause is gone, it goes on with: bakeoff pipelines resume {id}");
+        println!("once the cause is gone, go on with: bakeoff pipelines resume {id}");
         println!(
             "or correct the file and run it again: unchanged processing steps are not run twice"
         );

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::io::{IsTerminal, Write, stdin};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -54,12 +54,13 @@ pub(super) struct LoginOptions {
 
 /// Keeps a service and its key, once the service has taken the key.
 pub(super) async fn login(options: LoginOptions) -> anyhow::Result<()> {
-    let mut target = options.target;
+    let target = options.target;
     let name = target
         .profile
-        .take()
+        .clone()
         .unwrap_or_else(|| "default".to_owned());
-    let url = target.url.clone().unwrap_or_else(|| LOCAL.to_owned());
+    let mut config = read()?;
+    let url = service_of(target.profile.as_deref(), &target, &config);
     let api_key = match target.api_key.clone() {
         Some(key) => key,
         None => asked()?,
@@ -71,7 +72,6 @@ pub(super) async fn login(options: LoginOptions) -> anyhow::Result<()> {
         profile: None,
     })?;
     let who: Whoami = client.get("/v1/whoami").await?;
-    let mut config = read()?;
     let url = profile.url.clone();
     config.default.get_or_insert_with(|| name.clone());
     config.profiles.insert(name.clone(), profile);
@@ -90,13 +90,26 @@ pub(super) async fn login(options: LoginOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where a key belongs to: what is said, else where the profile's last key belonged to, so that a renewed one is sent to
+/// no other service; what the environment says only where no profile is named.
+fn service_of(named: Option<&str>, target: &Target, config: &Config) -> String {
+    let kept = || {
+        let profile = config.profiles.get(named.unwrap_or("default"))?;
+        Some(profile.url.clone())
+    };
+    let said = || Environment::read().url.filter(|_| named.is_none());
+    let url = target.url.clone().or_else(said).or_else(kept);
+    url.unwrap_or_else(|| LOCAL.to_owned())
+}
+
 fn asked() -> anyhow::Result<String> {
-    if stdin().is_terminal() {
-        print!("API key (bk_…): ");
-        stdout().flush()?;
-    }
-    let mut line = String::new();
-    stdin().read_line(&mut line)?;
+    let line = if stdin().is_terminal() {
+        rpassword::prompt_password("API key (bk_…), which is not shown: ")?
+    } else {
+        let mut line = String::new();
+        stdin().read_line(&mut line)?;
+        line
+    };
     let key = line.trim();
     ensure!(
         !key.is_empty(),
@@ -129,7 +142,9 @@ pub(super) fn resolve(target: &Target) -> anyhow::Result<Resolved> {
     let environment = Environment::read();
     let url = target.url.as_ref().or(environment.url.as_ref());
     let key = target.api_key.as_ref().or(environment.api_key.as_ref());
-    let is_complete = target.profile.is_none() && url.is_some() && key.is_some();
+    let is_said = target.url.is_some() && target.api_key.is_some();
+    let names_profile = target.profile.is_some() || (environment.profile.is_some() && !is_said);
+    let is_complete = !names_profile && url.is_some() && key.is_some();
     let config = if is_complete {
         Config::default()
     } else {
@@ -138,24 +153,31 @@ pub(super) fn resolve(target: &Target) -> anyhow::Result<Resolved> {
     chosen(target, environment, &config)
 }
 
+fn no_profile(name: &str, config: &Config) -> anyhow::Error {
+    let known: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
+    let known = if known.is_empty() {
+        "there is none yet".to_owned()
+    } else {
+        format!("there are {}", known.join(", "))
+    };
+    anyhow::anyhow!("there is no profile {name}; {known}: bakeoff login --profile {name} makes it")
+}
+
 /// A profile that is named goes before the environment, and its service is not sent the environment's key. A profile's
 /// key goes to the profile's own service only.
 fn chosen(target: &Target, environment: Environment, config: &Config) -> anyhow::Result<Resolved> {
+    // Where all is said, no profile of the environment is looked up.
+    let is_said = target.url.is_some() && target.api_key.is_some();
     let environment = match target.profile {
         Some(_) => Environment::default(),
+        None if is_said => Environment::default(),
         None => environment,
     };
     let named = target.profile.as_ref().or(environment.profile.as_ref());
     let name = named.or(config.default.as_ref());
     let profile = name.and_then(|name| config.profiles.get(name));
     if let (Some(name), None) = (named, profile) {
-        let known: Vec<&str> = config.profiles.keys().map(String::as_str).collect();
-        let known = if known.is_empty() {
-            "there is none yet".to_owned()
-        } else {
-            format!("there are {}", known.join(", "))
-        };
-        bail!("there is no profile {name}; {known}: bakeoff login --profile {name} makes it");
+        return Err(no_profile(name, config));
     }
     let url = target.url.clone().or(environment.url);
     let url = url.or_else(|| profile.map(|profile| profile.url.clone()));
@@ -291,6 +313,30 @@ mod tests {
         assert_eq!(key, None);
         let (_, key) = of(&target(None, Some("https://bakeoff.example.com/"), None));
         assert_eq!(key.as_deref(), Some("bk_research"));
+    }
+
+    /// `bakeoff login --profile new` with BAKEOFF_PROFILE=new, which is not there yet.
+    #[test]
+    fn where_all_is_said_no_profile_of_the_environment_is_needed() {
+        let environment = Environment {
+            profile: Some("new".to_owned()),
+            ..production()
+        };
+        let said = target(None, Some("https://b.example.com"), Some("bk_b"));
+        let resolved = chosen(&said, environment, &Config::default()).unwrap();
+        assert_eq!(resolved.url, "https://b.example.com");
+        assert_eq!(resolved.api_key.as_deref(), Some("bk_b"));
+    }
+
+    #[test]
+    fn a_renewed_key_goes_where_the_last_one_of_its_profile_went() {
+        let of = |named, url| service_of(named, &target(named, url, None), &config());
+        assert_eq!(of(Some("staging"), None), "https://staging.example.com/");
+        assert_eq!(
+            of(Some("staging"), Some("https://b.example.com")),
+            "https://b.example.com"
+        );
+        assert_eq!(of(Some("new"), None), LOCAL);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const BAR_LENGTH: u64 = 1000;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   bakeoff run experiment.json --watch
-  bakeoff run examples/*.json --json | jq .experiments[].recommendation.headline
+  bakeoff run examples/*.json --json | jq '.experiments[].recommendation.headline'
 
 With --watch or --json, exits with 1 if an experiment or the pipeline did not complete.")]
 pub(super) struct RunOptions {
@@ -64,7 +64,10 @@ pub(super) async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
     let mut created = Vec::new();
     for (file, body) in &bodies {
         let experiment = submit(&client, file, body).await?;
-        if !options.json {
+        if options.json {
+            // It runs, and costs, whatever becomes of the next file.
+            eprintln!("{} started: {}", experiment.id, experiment.name);
+        } else {
             report::created(&experiment);
         }
         created.push(experiment.id);

@@ -87,6 +87,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         "-m",
         "pytest",
         "-q",
+        "-rs",
         "--durations=5",
         "-p",
         "no:cacheprovider",

@@ -81,7 +81,7 @@ def test_what_is_no_number_is_left_out_and_nothing_raises(server, capsys):
     (line,) = lines(server)
     assert line["train_loss"] == 2.5
     assert "note" not in line
-    assert "note is no number" in capsys.readouterr().err
+    assert "note is not a number" in capsys.readouterr().err
 
 
 def test_other_ranks_say_nothing(server, monkeypatch):
@@ -102,6 +102,19 @@ def test_without_a_service_it_prints_what_its_patterns_match(capsys, monkeypatch
     assert found["step"].group(1) == "12"
     assert float(found["train_loss"].group(1)) == 2.5
     assert float(found["tokens_per_second"].group(1)) == 1e6
+
+
+def test_what_trainers_log_is_printed_under_the_names_that_the_patterns_match(capsys, monkeypatch):
+    monkeypatch.delenv("BAKEOFF_URL", raising=False)
+    with bakeoff.Reporter() as reporter:
+        reporter.log(12, loss=2.5, tokens_per_second=1e6)
+        reporter.log(12, eval_loss=2.25)
+        reporter.log(12, train_runtime=60.0, train_loss=4.0, train_tokens_per_second=5.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "bakeoff step=12 train_loss=2.5 tokens_per_second=1000000",
+        "bakeoff step=12 validation_loss=2.25",
+        "bakeoff step=12 train_runtime=60",
+    ]
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)"])

@@ -49,6 +49,48 @@ def test_what_starts_something_carries_one_key_over_all_tries(server):
     assert len(server.requests) == 4
 
 
+def test_what_was_started_is_returned_also_where_it_cannot_be_read_just_now(server):
+    server.answers = [(201, {}, {"id": "exp_1", "name": "n", "state": "running"}), *[busy()] * 9]
+    experiment = client_of(server).experiments.create({"name": "n"})
+    assert (experiment.id, experiment.state) == ("exp_1", "running")
+
+
+def test_a_retry_is_a_trial_of_its_own(server):
+    server.answers = [(201, {}, {"trials": [{"id": "trl_2"}]}), (200, {}, {"id": "trl_2", "state": "queued"})]
+    retry = bakeoff.Trial(client_of(server)._transport, {"id": "trl_1", "state": "failed"}).retry()
+    assert (retry.id, retry.state) == ("trl_2", "queued")
+
+
+def test_each_is_compared_as_what_it_is(server):
+    server.answers = [(200, {}, {"rows": []})]
+    client_of(server).compare(["exp_1", "trl_1", "trl_2", "run_1"])
+    path = "/v1/comparison?experiment_id=exp_1&trial_id=trl_1&trial_id=trl_2&run_id=run_1"
+    assert server.requests[0][1] == path
+
+
+def test_metrics_are_pushed_again_and_read_from_a_file(server, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1}')
+    server.answers = [busy(), (200, {}, {"stored": 1})]
+    run = bakeoff.Run(client_of(server)._transport, {"id": "run_1"})
+    assert run.push(str(file), started_at="2026-11-30T00:00:00Z") == {"stored": 1}
+    assert [body for *_, body in server.requests] == [b'{"step": 1}'] * 2
+    assert server.requests[0][1].endswith("/metrics?started_at=2026-11-30T00%3A00%3A00Z")
+
+
+def test_many_trials_and_points_are_read_in_parts(server):
+    pytest.importorskip("pandas")
+    nothing = (200, {}, {"metrics": [], "series": []})
+    trials = (200, {}, {"items": [{"id": f"trl_{number}"} for number in range(200)]})
+    server.answers = [trials, *[nothing] * 4]
+    experiment = bakeoff.Experiment(client_of(server)._transport, {"id": "exp_1"})
+    experiment.history(["a", "b"], points=2000)
+    # 300,000 points at once: a metric of 150 trials.
+    asked = [path for _, path, _, _ in server.requests[1:]]
+    assert [path.count("trial_id=") for path in asked] == [150, 150, 50, 50]
+    assert [path.count("metric=") for path in asked] == [1, 1, 1, 1]
+
+
 def test_a_change_without_a_key_is_sent_once(server):
     server.answers = [busy()]
     with pytest.raises(bakeoff.UnavailableError):

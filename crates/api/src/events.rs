@@ -21,6 +21,7 @@ use crate::purchases::{DecidedPurchaseView, WaitingPurchaseView};
 use crate::troubles::{
     DoubtfulUnitView, IdleAcceleratorsView, LossNotFiniteView, UnmatchedPatternsView,
 };
+use crate::webhook_endpoints::DisabledWebhookView;
 use bakeoff_store::events::FeedEntry;
 
 /// One entry of a project's feed
@@ -189,6 +190,9 @@ pub enum EventData {
     /// A limit on dollars of which much is used: 50, 80 or 100 %.
     #[serde(rename = "budget.threshold")]
     BudgetThreshold(BudgetNewsView),
+    /// An outgoing webhook is sent nothing more: its receiver asked for that, or was away for days.
+    #[serde(rename = "webhook.disabled")]
+    WebhookDisabled(DisabledWebhookView),
 }
 
 view! {
@@ -367,7 +371,7 @@ impl From<Event> for EventData {
                 TrialDiagnosed, TrialNoReadings, TrialLossNotFinite, TrialUnitDoubtful,
                 TrialAcceleratorsIdle, PurchaseWaiting, PurchaseDecided, EndpointChanged,
                 EndpointExpiring, TrialCompleted, TrialFailed, TrialStopped, TrialRefused, TrialParked,
-                TrialOverReservation, BudgetThreshold,
+                TrialOverReservation, BudgetThreshold, WebhookDisabled,
             ],
             bare [ExperimentCancelling, ExperimentPaused, TrialUnreadable],
             {

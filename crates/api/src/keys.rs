@@ -49,6 +49,9 @@ pub struct KeyView {
     pub created_at: DateTime<Utc>,
     pub expires_at: Option<DateTime<Utc>>,
     pub revoked_at: Option<DateTime<Utc>>,
+    /// The key that was made in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<ApiKeyId>,
 }
 
 impl From<ListedKey> for KeyView {
@@ -61,6 +64,7 @@ impl From<ListedKey> for KeyView {
             created_at,
             expires_at,
             revoked_at,
+            replaced_by,
         } = key;
         Self {
             id,
@@ -69,6 +73,7 @@ impl From<ListedKey> for KeyView {
             created_at,
             expires_at,
             revoked_at,
+            replaced_by,
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct TrialView {
     pub retry_of: Option<TrialId>,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
+    /// The service's time, as of which all of this is so.
+    pub as_of: DateTime<Utc>,
 }
 
 /// An attempt with the trial that it belongs to.

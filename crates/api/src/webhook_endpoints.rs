@@ -1,7 +1,7 @@
 //! API views of webhooks that go out: endpoints, deliveries, attempts.
 
 use bakeoff_domain::delivery::DeliveryState;
-use bakeoff_domain::event::EventSeverity;
+use bakeoff_domain::event::{DisabledWebhook, EventSeverity};
 use bakeoff_domain::ids::{DeliveryId, WebhookEndpointId};
 use bakeoff_domain::webhook_endpoint::Form;
 use chrono::{DateTime, Utc};
@@ -178,5 +178,15 @@ impl From<DeliveryAttempt> for AttemptOfDelivery {
             answer: attempt.answer,
             milliseconds: attempt.milliseconds,
         }
+    }
+}
+
+view! {
+    /// An outgoing webhook that is sent nothing more
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[schema(as = DisabledWebhook)]
+    pub struct DisabledWebhookView of DisabledWebhook {
+        pub endpoint_id: WebhookEndpointId,
+        pub reason: String,
     }
 }

@@ -6,6 +6,7 @@ mod change;
 mod charge;
 mod purchase;
 mod sentences;
+mod webhook;
 
 use std::fmt;
 
@@ -18,6 +19,7 @@ pub use self::charge::{
     AttemptBill, BillingCorrection, Charge, Ended, OverReservation, SettledPool,
 };
 pub use self::purchase::{DecidedPurchase, WaitingPurchase};
+pub use self::webhook::DisabledWebhook;
 use crate::ci::gate::Verdict;
 use crate::ci::wording::CiNews;
 use crate::diagnosis::fruitless::{
@@ -266,6 +268,9 @@ pub enum Event {
     /// A limit on dollars of which much is used.
     #[serde(rename = "budget.threshold")]
     BudgetThreshold(BudgetNews),
+    /// An outgoing webhook is sent nothing more.
+    #[serde(rename = "webhook.disabled")]
+    WebhookDisabled(DisabledWebhook),
 }
 
 impl From<&Difference> for Event {
@@ -344,6 +349,7 @@ impl Event {
             Self::EndpointChanged(_) => "endpoint.changed",
             Self::EndpointExpiring(_) => "endpoint.expiring",
             Self::BudgetThreshold(_) => "budget.threshold",
+            Self::WebhookDisabled(_) => "webhook.disabled",
             Self::TrialEndRefused { .. } => "trial.end_refused",
             Self::TrialStopRefused { .. } => "trial.stop_refused",
         }
@@ -366,6 +372,7 @@ impl Event {
             | Self::EndpointExpiring(_)
             | Self::TrialEndRefused { .. }
             | Self::TrialStopRefused { .. }
+            | Self::WebhookDisabled(_)
             | Self::TrialWaiting { is_long: true, .. } => EventSeverity::Alarm,
             Self::BudgetThreshold(news) if news.percent >= 100 => EventSeverity::Alarm,
             Self::BudgetThreshold(news) if news.percent >= 80 => EventSeverity::Warning,
@@ -414,7 +421,7 @@ impl Event {
     pub fn way_out(&self) -> Option<String> {
         Some(match self {
             Self::TrialParked(_) => {
-                "Remove the cause, then resume the experiment: its parked trials are queued again."
+                "Remove the cause, then resume its experiment, pipeline or endpoint: what is parked is queued again."
                     .to_owned()
             }
             Self::TrialWaiting { is_long: true, .. } => {
@@ -475,6 +482,7 @@ impl Event {
                     .to_owned()
             }
             Self::BudgetThreshold(news) if news.percent >= 100 => news.way_out(),
+            Self::WebhookDisabled(disabled) => disabled.way_out(),
             Self::TrialEndRefused { .. } => format!("{}.", scheduled_end::REFUSED),
             Self::TrialStopRefused { job_name, .. } => format!(
                 "Stop {job_name} in SageMaker, and allow the service to (deploy/iam/control-plane.json; `bakeoff doctor`)."
@@ -524,7 +532,7 @@ macro_rules! says {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         says!(self, f, [
-            ExperimentCreated, ExperimentChanged, CiDecided, TrialPlanned, TrialSettingIgnored, TrialOverReservation, TrialBillingCorrected, TrialPoolSettled, TrialCheckpointStalled, TrialUnitDoubtful, TrialAcceleratorsIdle, PurchaseWaiting, PurchaseDecided, EndpointChanged, BudgetThreshold,
+            ExperimentCreated, ExperimentChanged, CiDecided, TrialPlanned, TrialSettingIgnored, TrialOverReservation, TrialBillingCorrected, TrialPoolSettled, TrialCheckpointStalled, TrialUnitDoubtful, TrialAcceleratorsIdle, PurchaseWaiting, PurchaseDecided, EndpointChanged, BudgetThreshold, WebhookDisabled,
         ], {
             Self::ExperimentCancelling => f.write_str("cancel requested"),
             Self::ExperimentPaused => f.write_str("paused by hand"),

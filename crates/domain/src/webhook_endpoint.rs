@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::event::EventSeverity;
 
 /// Kinds of events.
-pub const KINDS: [&str; 42] = [
+pub const KINDS: [&str; 43] = [
     "budget.threshold",
     "ci.decided",
     "endpoint.changed",
@@ -49,6 +49,7 @@ pub const KINDS: [&str; 42] = [
     "trial.unknown_job",
     "trial.unreadable",
     "trial.waiting",
+    "webhook.disabled",
 ];
 
 named! {

@@ -29,6 +29,7 @@ use bakeoff_api::page::Page;
 use bakeoff_service::app::App;
 use bakeoff_service::use_cases::endpoints::{self, NotServable, ReadyEndpoint, ServingContext};
 use bakeoff_store::endpoints::{Endpoint, Extended, Extension, NewRevision, WhichEndpoints};
+use bakeoff_store::experiments::lifecycle::ExperimentCommand;
 use bakeoff_store::experiments::steps::NewStepWork;
 use bakeoff_store::money::caps::{NotReserved, Purchase};
 use bakeoff_store::to_json;
@@ -468,6 +469,29 @@ async fn update(
     } else {
         Err(not_serving(endpoint))
     }
+}
+
+/// Resume an endpoint
+///
+/// Queues its job again where that waits for a person: after a permission was given, a quota was raised, or a pause. Safe
+/// to repeat.
+#[utoipa::path(post, path = "/v1/endpoints/{endpoint_id}/resume", operation_id = "resumeEndpoint", tag = "endpoints",
+    params(("endpoint_id" = EndpointId, Path)),
+    responses((status = 200, description = "As it is now", body = EndpointView), Problems))]
+pub(crate) async fn resume(
+    State(app): State<App>,
+    Editor(caller): Editor,
+    Id(id): Id<EndpointId>,
+) -> Result<Json<EndpointView>, Problem> {
+    let endpoint = find(&app, caller, id).await?;
+    let (of, now) = (endpoint.experiment_id, app.clock.now());
+    let resume = ExperimentCommand::Resume;
+    if !app.store.command(caller.project, of, resume, now).await? {
+        let detail = format!("{id} is {}: nothing of it waits", state(&endpoint));
+        return Err(Problem::conflict("endpoint_not_resumable", detail));
+    }
+    app.wake_schedulers();
+    shown(&app, caller, id).await
 }
 
 /// Delete an endpoint

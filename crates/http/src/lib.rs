@@ -188,6 +188,7 @@ fn endpoint_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {
             endpoints::change,
             endpoints::delete
         ))
+        .routes(routes!(endpoints::resume))
 }
 
 fn model_package_routes(router: OpenApiRouter<App>) -> OpenApiRouter<App> {

@@ -67,6 +67,11 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
+    /// Whether it was refused because another full run of the same comparison is under way.
+    pub fn is_full_run_alive(&self) -> bool {
+        matches!(self, Self::Conflict { constraint } if constraint == "experiments_full_run_alive")
+    }
+
     /// Whether the database rolled the transaction back because of another one, so that a retry can
     /// succeed.
     pub fn is_undone(&self) -> bool {

@@ -114,6 +114,24 @@ impl<'a> From<&'a NewEvent> for NewRow<'a> {
     }
 }
 
+/// Writes an event that concerns a project, and none of its experiments, and commits.
+pub(crate) async fn commit_to_project(
+    mut tx: Transaction<'_, Postgres>,
+    project: ProjectId,
+    event: &Event,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let row = NewRow {
+        project,
+        experiment: None,
+        trial: None,
+        event,
+    };
+    insert(&mut tx, &[row], now).await?;
+    tx.commit().await?;
+    Ok(())
+}
+
 /// Writes an event that concerns no experiment of this database to the feed of every project that has not heard it, and
 /// commits.
 pub(crate) async fn commit_to_all_projects(

@@ -3,6 +3,7 @@
 
 use bakeoff_domain::lifecycle::fence::FenceFacts;
 use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
@@ -131,7 +132,7 @@ impl Store {
 
     /// Turns a copied database into an installation of its own: a new name, no fence, and
     /// everything living in it ended. Whatever runs in AWS belongs to the original installation and
-    /// is left alone.
+    /// is left alone, and so is whoever it tells: webhooks are disabled, and commits get no status.
     pub async fn make_new_installation(
         &self,
         id: &str,
@@ -190,6 +191,8 @@ impl Store {
         )
         .execute(&mut *tx)
         .await?;
+        end_pipelines(&mut tx, reason, now).await?;
+        silence(&mut tx, reason, now).await?;
         sqlx::query!("DELETE FROM leases").execute(&mut *tx).await?;
         sqlx::query!(
             r#"UPDATE installation SET id = $1, account = NULL, fence_uri = NULL, fence_token = NULL, fence_next = NULL,
@@ -201,4 +204,80 @@ impl Store {
         tx.commit().await?;
         Ok(())
     }
+}
+
+/// What a pipeline would start next, serve or register.
+async fn end_pipelines(
+    tx: &mut PgConnection,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE pipeline_steps SET state = 'cancelled', ended_at = $1, reason = $2 WHERE state IN ('waiting', 'running')",
+        now,
+        reason,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE pipelines SET state = 'cancelled', ended_at = $1, due_at = NULL WHERE state IN ('running', 'cancelling')",
+        now,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE endpoints SET state = 'failed', ended_at = $1, due_at = NULL, reason = $2 WHERE ended_at IS NULL",
+        now,
+        reason,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        r#"UPDATE model_packages
+           SET state = CASE state WHEN 'registering' THEN 'failed' ELSE state END,
+               reason = CASE state WHEN 'registering' THEN $1 ELSE reason END, due_at = NULL
+           WHERE due_at IS NOT NULL"#,
+        reason,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Webhooks, and statuses of commits.
+async fn silence(
+    tx: &mut PgConnection,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE webhook_endpoints SET disabled_at = $1, disabled_reason = $2 WHERE disabled_at IS NULL",
+        now,
+        reason,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE webhook_deliveries SET state = 'failed', due_at = NULL, ended_at = $1 WHERE state = 'pending'",
+        now,
+    )
+    .execute(&mut *tx)
+    .await?;
+    // With the tokens of the code host.
+    sqlx::query!("DELETE FROM ci_status_targets")
+        .execute(&mut *tx)
+        .await?;
+    sqlx::query!(
+        "UPDATE ci_statuses SET state = 'failed', due_at = NULL, problem = $1 WHERE state = 'pending'",
+        reason,
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "UPDATE ci_unmeasured SET status = 'failed', due_at = NULL, problem = $1 WHERE status = 'pending'",
+        reason,
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }

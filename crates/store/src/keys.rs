@@ -54,6 +54,7 @@ pub struct ListedKey {
     pub created_at: DateTime<Utc>,
     pub expires_at: Option<DateTime<Utc>>,
     pub revoked_at: Option<DateTime<Utc>>,
+    pub replaced_by: Option<ApiKeyId>,
 }
 
 impl Store {
@@ -167,7 +168,7 @@ impl Store {
     }
 
     /// Makes a key in the place of another one, which is valid until then, or ends now. False, and nothing is made, if
-    /// that one is over already: of two replacements at once, neither of which lets the old key go on, one is made.
+    /// that one is over or replaced already: of two replacements at once, one is made.
     pub async fn replace_key(
         &self,
         project: ProjectId,
@@ -177,22 +178,24 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let mut tx = self.pool.begin().await?;
+        insert(&mut tx, project, key, now).await?;
         let ended = sqlx::query!(
             r#"UPDATE api_keys
-               SET revoked_at = CASE WHEN $3 <= $4 THEN $4 END,
+               SET revoked_at = CASE WHEN $3 <= $4 THEN $4 END, replaced_by = $5,
                    expires_at = CASE WHEN $3 <= $4 THEN expires_at ELSE least(expires_at, $3) END
-               WHERE id = $2 AND project_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $4)"#,
+               WHERE id = $2 AND project_id = $1 AND revoked_at IS NULL AND replaced_by IS NULL
+                 AND (expires_at IS NULL OR expires_at > $4)"#,
             project.0,
             old.0,
             until,
             now,
+            key.id.0,
         )
         .execute(&mut *tx)
         .await?;
         if ended.rows_affected() == 0 {
             return Ok(false);
         }
-        insert(&mut tx, project, key, now).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -200,7 +203,7 @@ impl Store {
     /// All keys of a project, or of all projects, oldest first.
     pub async fn keys(&self, project: Option<ProjectId>) -> Result<Vec<ListedKey>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT k.id, p.name AS project, k.name, k.role, k.created_at, k.expires_at, k.revoked_at
+            r#"SELECT k.id, p.name AS project, k.name, k.role, k.created_at, k.expires_at, k.revoked_at, k.replaced_by
                FROM api_keys k JOIN projects p ON p.id = k.project_id
                WHERE $1::uuid IS NULL OR k.project_id = $1 ORDER BY p.name, k.created_at, k.id"#,
             project.map(|id| id.0),
@@ -215,6 +218,7 @@ impl Store {
             created_at: row.created_at,
             expires_at: row.expires_at,
             revoked_at: row.revoked_at,
+            replaced_by: row.replaced_by.map(ApiKeyId),
         });
         Ok(keys.collect())
     }

@@ -170,7 +170,7 @@ impl Store {
             });
         }
         let (pool, merged, ids) = (&self.pool, points.as_slice(), ids.as_slice());
-        let (stored, conflicts, conflicts_in_all) = retried(|| async move {
+        let transaction = || async move {
             let mut tx = pool.begin().await?;
             let stored = merge(&mut tx, merged, Again::Keep, now).await?;
             let is_all_new = usize::try_from(stored).is_ok_and(|stored| stored == merged.len());
@@ -181,8 +181,8 @@ impl Store {
             };
             tx.commit().await?;
             Ok((stored, conflicts, in_all))
-        })
-        .await?;
+        };
+        let (stored, conflicts, conflicts_in_all) = retried(transaction).await?;
         self.remember(&points);
         Ok(Appended {
             stored,

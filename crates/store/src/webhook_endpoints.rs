@@ -173,39 +173,32 @@ impl Store {
         change: WebhookChange<'_>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.change_webhook_endpoint_once(project, id, change, now)).await
-    }
-
-    async fn change_webhook_endpoint_once(
-        &self,
-        project: ProjectId,
-        id: WebhookEndpointId,
-        change: WebhookChange<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let changed = sqlx::query!(
-            r#"UPDATE webhook_endpoints
-               SET url = coalesce($3, url), kinds = coalesce($4, kinds), severities = coalesce($5, severities), changed_at = $6,
-                   failing_since = CASE WHEN $7 THEN NULL ELSE failing_since END,
-                   disabled_at = CASE WHEN $7 THEN NULL WHEN NOT $7 THEN coalesce(disabled_at, $6) ELSE disabled_at END,
-                   disabled_reason = CASE WHEN $7 THEN NULL WHEN NOT $7 THEN coalesce(disabled_reason, 'by hand')
-                                          ELSE disabled_reason END
-               WHERE project_id = $1 AND id = $2 AND deleted_at IS NULL"#,
-            project.0,
-            id.0,
-            change.url,
-            change.kinds,
-            change.severities,
-            now,
-            change.is_enabled,
-        );
-        let is_there = changed.execute(&mut *tx).await?.rows_affected() == 1;
-        if is_there && change.is_enabled == Some(false) {
-            give_up(&mut tx, id, now).await?;
-        }
-        tx.commit().await?;
-        Ok(is_there)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let changed = sqlx::query!(
+                r#"UPDATE webhook_endpoints
+                   SET url = coalesce($3, url), kinds = coalesce($4, kinds), severities = coalesce($5, severities), changed_at = $6,
+                       failing_since = CASE WHEN $7 THEN NULL ELSE failing_since END,
+                       disabled_at = CASE WHEN $7 THEN NULL WHEN NOT $7 THEN coalesce(disabled_at, $6) ELSE disabled_at END,
+                       disabled_reason = CASE WHEN $7 THEN NULL WHEN NOT $7 THEN coalesce(disabled_reason, 'by hand')
+                                              ELSE disabled_reason END
+                   WHERE project_id = $1 AND id = $2 AND deleted_at IS NULL"#,
+                project.0,
+                id.0,
+                change.url,
+                change.kinds,
+                change.severities,
+                now,
+                change.is_enabled,
+            );
+            let is_there = changed.execute(&mut *tx).await?.rows_affected() == 1;
+            if is_there && change.is_enabled == Some(false) {
+                give_up(&mut tx, id, now).await?;
+            }
+            tx.commit().await?;
+            Ok(is_there)
+        };
+        retried(transaction).await
     }
 
     /// Ends an endpoint, and what was on its way to it.
@@ -216,28 +209,22 @@ impl Store {
         id: WebhookEndpointId,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.delete_webhook_endpoint_once(project, id, now)).await
-    }
-
-    async fn delete_webhook_endpoint_once(
-        &self,
-        project: ProjectId,
-        id: WebhookEndpointId,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let deleted = sqlx::query!(
-            "UPDATE webhook_endpoints SET deleted_at = $3, changed_at = $3 WHERE project_id = $1 AND id = $2 AND deleted_at IS NULL",
-            project.0,
-            id.0,
-            now,
-        );
-        let is_there = deleted.execute(&mut *tx).await?.rows_affected() == 1;
-        if is_there {
-            give_up(&mut tx, id, now).await?;
-        }
-        tx.commit().await?;
-        Ok(is_there)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let deleted = sqlx::query!(
+                "UPDATE webhook_endpoints SET deleted_at = $3, changed_at = $3 WHERE project_id = $1 AND id = $2 AND deleted_at IS NULL",
+                project.0,
+                id.0,
+                now,
+            );
+            let is_there = deleted.execute(&mut *tx).await?.rows_affected() == 1;
+            if is_there {
+                give_up(&mut tx, id, now).await?;
+            }
+            tx.commit().await?;
+            Ok(is_there)
+        };
+        retried(transaction).await
     }
 
     /// Gives an endpoint its next secret; the one before signs too until `until`. Returns the new one's number.

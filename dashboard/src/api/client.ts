@@ -1,6 +1,7 @@
 /** Typed calls of the service, with its errors as people read them. */
 
 import createClient from "openapi-fetch";
+import { session } from "../state";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -25,7 +26,7 @@ export const client = createClient<paths, "application/json">({ baseUrl: "", cre
 
 type Answer<T> = { data?: T; error?: unknown; response: Response };
 
-/** The data of an answer, or the problem thrown. */
+/** The data of an answer, or the problem thrown. Whoever learns that the session has ended leads to the login. */
 export async function data<T>(answer: Promise<Answer<T>>): Promise<T> {
   let got: Answer<T>;
   try {
@@ -34,6 +35,7 @@ export async function data<T>(answer: Promise<Answer<T>>): Promise<T> {
     throw new Problem(OFFLINE, "No answer", "The service cannot be reached from here.", [], undefined, true);
   }
   if (got.response.ok) return got.data as T;
+  if (got.response.status === 401) session.value = null;
   const told = (got.error ?? {}) as Partial<Schemas["Problem"]>;
   throw new Problem(
     got.response.status,

@@ -163,15 +163,20 @@ type Point = Schemas["CurvePoint"];
 export type LossBy = "usd" | "hours" | "step" | "tokens";
 
 /** A metric of every trial against what it cost, took or saw. */
-export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[]; candidates: readonly string[]; metric: string; by: LossBy }) {
-  const names = [...new Set(rows.map((row) => row.candidate))];
-  const all = colours([...candidates, ...names], dark.value);
-  const ends = names.map((candidate) => rows.filter((row) => row.candidate === candidate).at(-1)).filter((row) => row !== undefined);
+export function Curves({ rows, candidates, metric, by, labels }: { rows: readonly Point[]; candidates: readonly string[]; metric: string; by: LossBy; labels: ReadonlyMap<string, string> }) {
+  const curve = (row: Point) => row.trial_id ?? row.run_id ?? row.candidate;
+  const label = (row: Point) => labels.get(curve(row)) ?? row.candidate;
+  const names = [...new Set(rows.map(label))];
+  // A candidate keeps the colour that it has in the other charts; where its trials are told apart, so are their colours.
+  const colouredBy = candidates.length > 0 ? (row: Point) => row.candidate : label;
+  const all = colours([...candidates, ...rows.map(colouredBy)], dark.value);
+  const colour = (row: Point) => all.get(colouredBy(row)) as string;
+  const ends = [...new Map(rows.map((row) => [curve(row), row])).values()];
   const axis = { usd: "dollars", hours: "hours of training", step: "steps", tokens: "tokens" }[by];
   return (
     <Chart
-      label={`${words(metric)} of ${names.length} candidates against ${axis}: ${ends.map((row) => `${row.candidate} ${row.value.toPrecision(4)}`).join(", ")}.`}
-      depends={[rows, metric, by, candidates.join()]}
+      label={`${words(metric)} of ${names.length} trials against ${axis}: ${ends.map((row) => `${label(row)} ${row.value.toPrecision(4)}`).join(", ")}.`}
+      depends={[rows, metric, by, candidates.join(), names.join()]}
       draw={(Plot, size) =>
         Plot.plot({
           ...size,
@@ -181,9 +186,9 @@ export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[
           y: { label: `↑ ${words(metric)}`, grid: true, nice: true },
           color: { type: "identity" },
           marks: [
-            Plot.line(rows, { x: by, y: "value", z: (row: Point) => `${row.candidate}${row.trial_id ?? row.run_id}`, stroke: (row: Point) => all.get(row.candidate) as string, strokeWidth: 2 }),
-            Plot.dot(ends, { x: by, y: "value", r: 4, fill: (row: Point) => all.get(row.candidate) as string, ariaLabel: (row: Point) => `${row.candidate}: ${row.value.toPrecision(4)} after ${usd(row.usd)} and ${hours(row.hours)}` }),
-            Plot.text(ends, { x: by, y: "value", text: "candidate", dx: 8, textAnchor: "start", fill: (row: Point) => all.get(row.candidate) as string, fontWeight: 600 }),
+            Plot.line(rows, { x: by, y: "value", z: curve, stroke: colour, strokeWidth: 2 }),
+            Plot.dot(ends, { x: by, y: "value", r: 4, fill: colour, ariaLabel: (row: Point) => `${label(row)}: ${row.value.toPrecision(4)} after ${usd(row.usd)} and ${hours(row.hours)}` }),
+            Plot.text(ends, { x: by, y: "value", text: label, dx: 8, textAnchor: "start", fill: colour, fontWeight: 600 }),
           ],
         })
       }
@@ -192,7 +197,7 @@ export function Curves({ rows, candidates, metric, by }: { rows: readonly Point[
         caption={`Last ${words(metric)}`}
         rows={ends}
         columns={[
-          { head: "candidate", cell: (row) => row.candidate },
+          { head: "trial", cell: label },
           { head: words(metric), numeric: true, cell: (row) => row.value.toPrecision(4) },
           { head: "dollars", numeric: true, cell: (row) => usd(row.usd) },
           { head: "hours", numeric: true, cell: (row) => hours(row.hours) },
@@ -212,8 +217,8 @@ const PHASES: Record<string, { light: string; dark: string }> = {
 };
 
 /** Where the hours went: one row per attempt, one bar per phase. */
-export function Gantt({ attempts }: { attempts: readonly Attempted[] }) {
-  const phases = useMemo(() => phasesOf(attempts), [attempts]);
+export function Gantt({ attempts, now }: { attempts: readonly Attempted[]; now: string | undefined }) {
+  const phases = useMemo(() => phasesOf(attempts, now), [attempts, now]);
   const trials = [...new Set(phases.map((phase) => phase.trial))];
   const known = Object.keys(PHASES);
   const colour = (status: string, isDark: boolean) => (PHASES[status] ?? { light: "#777777", dark: "#999999" })[isDark ? "dark" : "light"];
@@ -332,6 +337,15 @@ export function Series({ title, unit, columns, mark }: { title: string; unit: st
           ],
         })
       }
-    />
+    >
+      <Table
+        caption={title}
+        rows={points}
+        columns={[
+          { head: "UTC", cell: (point) => time(point.at.toISOString()) },
+          { head: unit || "value", numeric: true, cell: (point) => point.value.toPrecision(6) },
+        ]}
+      />
+    </Chart>
   );
 }

@@ -23,6 +23,7 @@ export function Calibration() {
                 columns={[
                   { head: "figure", cell: (row) => words(String(row.figure)) },
                   { head: "type", cell: (row) => row.instance_type ?? "all" },
+                  { head: "own measurements", about: "whether earlier trials of the project have corrected the prediction", cell: (row) => (row.is_adjusted ? "used" : "not used") },
                   { head: "trials", numeric: true, cell: (row) => row.trials },
                   { head: "median error", numeric: true, cell: (row) => percent(row.median_error_percent == null ? null : row.median_error_percent / 100, 1) },
                   { head: "bias", numeric: true, cell: (row) => percent(row.bias_percent == null ? null : row.bias_percent / 100, 1) },

@@ -2,7 +2,7 @@
 
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
-import { address, setParameter } from "../state";
+import { address, setFilter } from "../state";
 import { Action } from "../ui/action";
 import { Listed } from "../ui/listed";
 import { Link, State, Time } from "../ui/parts";
@@ -20,7 +20,7 @@ export function CiRuns() {
     <Listed<Schemas["CiRunView"]>
       title="CI"
       path={`/v1/ci-runs${query ? `?${query}` : ""}`}
-      load={() => data(client.GET("/v1/ci-runs", { params: { query: asked } }))}
+      load={(query) => data(client.GET("/v1/ci-runs", { params: { query: { ...asked, ...query } } }))}
       empty={query ? "No run matches." : "No commit has been measured. With a template and a webhook, each push is."}
       command="bakeoff gate --help"
       columns={(reload) => [
@@ -45,7 +45,7 @@ export function CiRuns() {
       <div class="filters">
         <label>
           template{" "}
-          <select value={template ?? ""} onChange={(event) => setParameter("template", event.currentTarget.value || null)}>
+          <select value={template ?? ""} onChange={(event) => setFilter("template", event.currentTarget.value || null)}>
             <option value="">any</option>
             {templates.data?.items.map((one) => (
               <option value={one.id}>{one.name}</option>
@@ -54,7 +54,7 @@ export function CiRuns() {
         </label>
         <label>
           verdict{" "}
-          <select value={verdict ?? ""} onChange={(event) => setParameter("verdict", event.currentTarget.value || null)}>
+          <select value={verdict ?? ""} onChange={(event) => setFilter("verdict", event.currentTarget.value || null)}>
             <option value="">any</option>
             {VERDICTS.map((one) => (
               <option value={one}>{one}</option>

@@ -6,6 +6,7 @@ import { useQuery } from "../api/query";
 import { Curves } from "../charts/charts";
 import { CurvePicker, chosenCurve } from "../charts/picker";
 import { count, rate, seconds, speed, usd, words } from "../format";
+import { namesOf } from "../shape";
 import { address } from "../state";
 import { Empty, Figure, Link, Loaded, Section, Source, State } from "../ui/parts";
 
@@ -44,25 +45,26 @@ function Chosen({ asked }: { asked: { experiment_id: string[]; trial_id: string[
   const { metric, by } = chosenCurve("hours");
   const query = new URLSearchParams(Object.entries(asked).flatMap(([name, ids]) => ids.map((id) => [name, id])));
   const table = useQuery(`comparison ${query}`, () => data(client.GET("/v1/comparison", { params: { query: asked } })), 15);
+  const names = namesOf(table.data?.rows ?? []);
   const curves = useQuery(`curves ${query} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: { ...asked, metric } } })), 30);
   return (
     <>
       <Section title="Side by side" aside={<Source path={`/v1/comparison?${query}`} csv />}>
         <Loaded query={table} lines={12}>
-          {(got) => <Matrix rows={got.rows} />}
+          {(got) => <Matrix rows={got.rows} names={names} />}
         </Loaded>
       </Section>
       <Section title={words(metric)} aside={<Source path={`/v1/convergence?${query}&metric=${metric}`} csv />}>
         <CurvePicker metric={metric} by={by} />
         <Loaded query={curves}>
-          {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={[]} metric={metric} by={by} /> : <Empty what={`None of them has reported ${words(metric)}.`} />)}
+          {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={[]} metric={metric} by={by} labels={names} /> : <Empty what={`None of them has reported ${words(metric)}.`} />)}
         </Loaded>
       </Section>
     </>
   );
 }
 
-function Matrix({ rows }: { rows: readonly Row[] }) {
+function Matrix({ rows, names }: { rows: readonly Row[]; names: ReadonlyMap<string, string> }) {
   const differs = (line: (typeof LINES)[number]) => line.isSetting && new Set(rows.map(line.text)).size > 1;
   const different = LINES.filter(differs).map((line) => line.head);
   return (
@@ -75,7 +77,9 @@ function Matrix({ rows }: { rows: readonly Row[] }) {
             <tr>
               <td />
               {rows.map((row) => (
-                <th scope="col">{row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.candidate}</Link> : row.candidate}</th>
+                <th scope="col">
+                  <Link to={row.trial_id ? `/trials/${row.trial_id}` : `/runs/${row.run_id}`}>{names.get(row.trial_id ?? row.run_id ?? "") ?? row.candidate}</Link>
+                </th>
               ))}
             </tr>
           </thead>

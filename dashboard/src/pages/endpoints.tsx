@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { hours, rate, usd } from "../format";
-import { Action } from "../ui/action";
+import { Action, amount } from "../ui/action";
 import { Ledger } from "../ui/ledger";
 import { Listed } from "../ui/listed";
 import { Figure, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
@@ -24,7 +24,7 @@ export function Endpoints() {
     <Listed<Endpoint>
       title="Endpoints"
       path="/v1/endpoints"
-      load={() => data(client.GET("/v1/endpoints"))}
+      load={(query) => data(client.GET("/v1/endpoints", { params: { query } }))}
       empty="No endpoint is running. Each one has a time to live, after which it is deleted."
       command="bakeoff endpoints deploy --help"
       link={(row) => `/endpoints/${row.id}`}
@@ -46,26 +46,47 @@ export function Endpoints() {
 
 function Actions({ of, reload }: { of: Endpoint; reload: () => void }) {
   const path = { params: { path: { endpoint_id: of.id } } };
-  const now = Math.ceil(of.time_to_live_hours);
-  const [hoursWanted, setHoursWanted] = useState(Math.min(HOURS_MAX, now + 1));
-  const extend = () => data(client.PATCH("/v1/endpoints/{endpoint_id}", { ...path, body: { time_to_live_hours: hoursWanted } })).then(reload);
-  const more = of.usd_per_hour == null ? null : (hoursWanted - of.time_to_live_hours) * of.usd_per_hour * of.instance_count;
+  const extend = (form: FormData) => {
+    const budget = amount(form, "budget_usd");
+    const body = { time_to_live_hours: amount(form, "hours") ?? of.time_to_live_hours, ...(budget === undefined ? {} : { budget_usd: budget }) };
+    return data(client.PATCH("/v1/endpoints/{endpoint_id}", { ...path, body })).then(reload);
+  };
   if (of.ended_at) return null;
   return (
     <>
       <Action name="Extend" about={of.name} run={extend}>
-        <p>
-          It may serve {hours(of.time_to_live_hours)} in all now, at {rate(of.usd_per_hour)} an hour for each of {of.instance_count}. With {hoursWanted} hours, {usd(more)} more are held at once, within its budget.
-        </p>
-        <label>
-          hours in all <input type="number" min={now} max={HOURS_MAX} required value={String(hoursWanted)} onInput={(event) => setHoursWanted(Number(event.currentTarget.value))} />
-        </label>
+        <Extension of={of} />
       </Action>{" "}
+      {of.state === "creating" && (
+        <Action name="Resume" about={of.name} run={() => data(client.POST("/v1/endpoints/{endpoint_id}/resume", path)).then(reload)}>
+          <p>If its job waits for a person, such as for a permission or a quota, it is queued again, within the {usd(of.budget_usd)} of its budget.</p>
+        </Action>
+      )}{" "}
       <Action name="Delete" about={of.name} tone="danger" run={() => data(client.DELETE("/v1/endpoints/{endpoint_id}", path)).then(reload)}>
         <p>
           It stops serving. It has cost {usd(of.cost_usd)}; the {usd(of.reserved_usd)} held for it are released once its bill is settled.
         </p>
       </Action>
+    </>
+  );
+}
+
+/** How much longer it serves: what it begins with stands still while the endpoint is read again. */
+function Extension({ of }: { of: Endpoint }) {
+  const [first] = useState({ least: Math.ceil(of.time_to_live_hours), hours: of.time_to_live_hours });
+  const [wanted, setWanted] = useState(Math.min(HOURS_MAX, first.least + 1));
+  const more = of.usd_per_hour == null ? null : Math.max(0, wanted - first.hours) * of.usd_per_hour * of.instance_count;
+  return (
+    <>
+      <p>
+        It may serve {hours(first.hours)} in all now, at {rate(of.usd_per_hour)} an hour for each of {of.instance_count}. With {wanted} hours, {usd(more)} more are held at once, within its budget of {usd(of.budget_usd)}.
+      </p>
+      <label>
+        hours in all <input name="hours" type="number" min={first.least} max={HOURS_MAX} required defaultValue={String(wanted)} onInput={(event) => setWanted(Number(event.currentTarget.value))} />
+      </label>
+      <label>
+        another budget, dollars, if that does not suffice <input name="budget_usd" type="number" min={0} step="any" placeholder="as it is" />
+      </label>
     </>
   );
 }

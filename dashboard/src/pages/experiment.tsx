@@ -7,6 +7,7 @@ import { Curves, Forest, Funnel, Gantt, Pareto } from "../charts/charts";
 import { CurvePicker, chosenCurve } from "../charts/picker";
 import { valueOf } from "../document";
 import { hours, odds, rate, speed, usd, words } from "../format";
+import { namesOf } from "../shape";
 import { address, go, setParameter } from "../state";
 import { Action, amount } from "../ui/action";
 import { Ledger } from "../ui/ledger";
@@ -34,7 +35,7 @@ export function Experiment({ id }: { id: string }) {
       {() =>
         is && (
           <>
-            <Head of={is} reload={reload} />
+            <Head of={is} hasParked={comparison.data?.rows.some((row) => row.state === "parked") ?? false} reload={reload} />
             <Loaded query={answer}>{(got) => <Answer of={got} experiment={is} />}</Loaded>
             <Loaded query={comparison} lines={6}>
               {(got) => <Candidates of={got} id={id} />}
@@ -50,8 +51,8 @@ export function Experiment({ id }: { id: string }) {
             {tab === "race" && (
               <Loaded query={answer}>{(got) => <Race answer={got} id={id} every={every} names={names} />}</Loaded>
             )}
-            {tab === "loss" && <Loss id={id} every={every} names={names} />}
-            {tab === "hours" && <Hours id={id} every={every} />}
+            {tab === "loss" && <Loss id={id} every={every} rows={comparison.data?.rows ?? []} />}
+            {tab === "hours" && <Hours id={id} every={every} now={comparison.data?.as_of} />}
             {tab === "money" && <Ledger of={{ experiment: id }} every={every} budget={is.budget_usd} />}
             {tab === "events" && <Events id={id} every={every} />}
             {tab === "findings" && <Findings of={is.findings} />}
@@ -67,10 +68,13 @@ export function Experiment({ id }: { id: string }) {
   );
 }
 
-function Head({ of, reload }: { of: Schemas["ExperimentView"]; reload: () => void }) {
+function Head({ of, hasParked, reload }: { of: Schemas["ExperimentView"]; hasParked: boolean; reload: () => void }) {
   const path = { params: { path: { experiment_id: of.id } } };
   const done = (call: Promise<unknown>) => call.then(reload);
-  const isLive = LIVE.has(of.state);
+  const isRunning = of.state === "running";
+  // Trials that wait for a person are queued again, also those that an answer was found without.
+  const canResume = (isRunning && of.paused_reason) || (hasParked && ["running", "completed", "failed"].includes(of.state));
+  const isCancelled = of.state === "cancelled" || of.state === "cancelling";
   return (
     <header class="head">
       <div>
@@ -91,19 +95,19 @@ function Head({ of, reload }: { of: Schemas["ExperimentView"]; reload: () => voi
         {of.paused_reason && <p class="stale">Paused: {of.paused_reason}</p>}
       </div>
       <div class="buttons">
-        {isLive && of.paused_reason && (
+        {canResume && (
           <Action name="Resume" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/resume", path)))}>
             <p>Waiting and parked trials are tried again, within the {usd(of.budget_usd - of.settled_usd - of.reserved_usd)} left of its budget.</p>
           </Action>
         )}
-        {isLive && !of.paused_reason && (
+        {isRunning && !of.paused_reason && (
           <Action name="Pause" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/pause", path)))}>
             <p>Nothing new is started. Running trials go on, and may cost up to the {usd(of.reserved_usd)} held for them.</p>
           </Action>
         )}
-        <Raise of={of} done={done} />
-        <Add of={of} done={done} />
-        {isLive && (
+        {!isCancelled && <Raise of={of} done={done} />}
+        {!isCancelled && !of.full_run_of && <Add of={of} done={done} />}
+        {isRunning && (
           <Action name="Cancel" tone="danger" run={() => done(data(client.POST("/v1/experiments/{experiment_id}/cancel", path)))}>
             <p>Every trial is stopped. {usd(of.settled_usd)} are spent; running jobs are billed until they have stopped, {usd(of.reserved_usd)} at most.</p>
           </Action>
@@ -188,20 +192,23 @@ function Answer({ of, experiment }: { of: Schemas["RecommendationView"]; experim
         </dl>
       )}
       {of.provisional && <p class="fine">Provisional: it may change while trials run.</p>}
-      {first && experiment.state === "completed" && <Buy id={experiment.id} of={first} provisional={of.provisional} />}
+      {first && experiment.state === "completed" && !experiment.full_run_of && <Buy id={experiment.id} of={first} provisional={of.provisional} />}
     </section>
   );
 }
 
 function Buy({ id, of, provisional }: { id: string; of: Schemas["Ranked"]; provisional: boolean }) {
   const path = { experiment_id: id };
-  const preview = useQuery(`full-run ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/full-run", { params: { path } })));
+  // What is shown is what is bought, also where the answer changes meanwhile, and where it leaves the choice to a person.
+  const choice = { candidate: of.candidate, purchase_option: of.purchase_option };
+  const key = `full-run ${id} ${of.candidate} ${of.purchase_option}`;
+  const preview = useQuery(key, () => data(client.GET("/v1/experiments/{experiment_id}/full-run", { params: { path, query: choice } })));
   // One key for all tries: where an answer is lost, a second click buys nothing more.
-  const once = useMemo(() => crypto.randomUUID(), [id]);
+  const once = useMemo(() => crypto.randomUUID(), [key]);
   const is = preview.data;
   if (!is) return preview.problem ? <ProblemBox problem={preview.problem} retry={preview.reload} /> : null;
   const start = async () => {
-    const made = await data(client.POST("/v1/experiments/{experiment_id}/full-run", { params: { path, header: { "Idempotency-Key": once } }, body: { budget_usd: is.budget_usd } }));
+    const made = await data(client.POST("/v1/experiments/{experiment_id}/full-run", { params: { path, header: { "Idempotency-Key": once } }, body: { ...choice, budget_usd: is.budget_usd } }));
     go(`/experiments/${made.id}`);
   };
   return (
@@ -212,7 +219,7 @@ function Buy({ id, of, provisional }: { id: string; of: Schemas["Ranked"]; provi
         </p>
         {provisional && <p class="stale">The answer is provisional.</p>}
       </Action>
-      <Source path={`/v1/experiments/${id}/full-run`} />
+      <Source path={`/v1/experiments/${id}/full-run?${new URLSearchParams(choice)}`} />
     </div>
   );
 }
@@ -243,7 +250,8 @@ function Candidates({ of, id }: { of: Schemas["Comparison"]; id: string }) {
           },
           { head: "GPU", about: "utilisation of the accelerators", numeric: true, wide: true, cell: (row) => (row.gpu_utilization_percent == null ? "–" : `${Math.round(row.gpu_utilization_percent)} %`) },
           { head: "MFU", about: "model FLOP utilisation", numeric: true, wide: true, cell: (row) => (row.mfu_percent == null ? "–" : `${Math.round(row.mfu_percent)} %`) },
-          { head: "loss", numeric: true, wide: true, cell: (row) => row.validation_loss?.toPrecision(4) ?? row.train_loss?.toPrecision(4) ?? "–" },
+          { head: "train loss", numeric: true, wide: true, cell: (row) => row.train_loss?.toPrecision(4) ?? "–" },
+          { head: "validation loss", numeric: true, wide: true, cell: (row) => row.validation_loss?.toPrecision(4) ?? "–" },
           {
             head: "cost",
             numeric: true,
@@ -371,7 +379,7 @@ function Race({ answer, id, every, names }: { answer: Schemas["RecommendationVie
   );
 }
 
-function Loss({ id, every, names }: { id: string; every: number; names: readonly string[] }) {
+function Loss({ id, every, rows }: { id: string; every: number; rows: readonly Schemas["ComparisonRow"][] }) {
   const { metric, by } = chosenCurve("usd");
   const query = { experiment_id: [id], metric };
   const curves = useQuery(`curves ${id} ${metric}`, () => data(client.GET("/v1/convergence", { params: { query: query } })), every);
@@ -379,27 +387,28 @@ function Loss({ id, every, names }: { id: string; every: number; names: readonly
     <Section title="What quality costs" aside={<Source path={`/v1/convergence?experiment_id=${id}&metric=${metric}`} csv />}>
       <CurvePicker metric={metric} by={by} />
       <Loaded query={curves}>
-        {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={names} metric={metric} by={by} /> : <Empty what={`No trial has reported ${words(metric)}.`} />)}
+        {(got) => (got.rows.length > 0 ? <Curves rows={got.rows} candidates={rows.map((row) => row.candidate)} metric={metric} by={by} labels={namesOf(rows)} /> : <Empty what={`No trial has reported ${words(metric)}.`} />)}
       </Loaded>
     </Section>
   );
 }
 
-function Hours({ id, every }: { id: string; every: number }) {
+function Hours({ id, every, now }: { id: string; every: number; now: string | undefined }) {
   const attempts = useQuery(`attempts ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/attempts", { params: { path: { experiment_id: id } } })), every);
   return (
     <Section title="Where the hours went" aside={<Source path={`/v1/experiments/${id}/attempts`} />}>
       <Loaded query={attempts}>
-        {(page) => (page.items.some((one) => one.transitions.length > 0) ? <Gantt attempts={page.items} /> : <Empty what="No job has started." />)}
+        {(page) => (page.items.some((one) => one.transitions.length > 0) ? <Gantt attempts={page.items} now={now} /> : <Empty what="No job has started." />)}
       </Loaded>
     </Section>
   );
 }
 
 function Events({ id, every }: { id: string; every: number }) {
-  const events = useQuery(`events ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/events", { params: { path: { experiment_id: id }, query: { newest: true, page_size: 200 } } })), every);
+  const query = { newest: true, page_size: 200 };
+  const events = useQuery(`events ${id}`, () => data(client.GET("/v1/experiments/{experiment_id}/events", { params: { path: { experiment_id: id }, query } })), every);
   return (
-    <Section title="What happened" aside={<Source path={`/v1/experiments/${id}/events`} />}>
+    <Section title="What happened" aside={<Source path={`/v1/experiments/${id}/events?newest=true&page_size=200`} />}>
       <Loaded query={events}>{(page) => page && <Feed events={page.items} />}</Loaded>
     </Section>
   );

@@ -3,8 +3,9 @@
 import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { odds, percent, short, usd, words } from "../format";
-import { address, go, setParameter } from "../state";
+import { address, go, setFilter } from "../state";
 import { Bar, Empty, Figure, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
+import { Pager } from "../ui/listed";
 import { Table, type Column } from "../ui/table";
 
 type Row = Schemas["ExperimentSummary"];
@@ -89,10 +90,6 @@ export function Experiments() {
   const key = JSON.stringify(asked);
   const query = useQuery(`experiments ${key}`, () => data(client.GET("/v1/experiments", { params: { query: asked } })), 15, "any");
   const facets = useQuery("facets", () => data(client.GET("/v1/experiments/facets")), 30);
-  const filter = (name: string, value: string | null) => {
-    setParameter("page", null);
-    setParameter(name, value);
-  };
   const choose = (id: string, is: boolean) => {
     const url = new URL(location.href);
     const others = [...chosen].filter((one) => one !== id);
@@ -106,18 +103,18 @@ export function Experiments() {
       <h1>Experiments</h1>
       <div class="filters">
         <label>
-          name <input id="search" type="search" value={named} onInput={(event) => filter("name", event.currentTarget.value || null)} />
+          name <input id="search" type="search" value={named} onInput={(event) => setFilter("name", event.currentTarget.value || null)} />
         </label>
-        <Choice name="state" value={state ?? ""} of={(facets.data?.states ?? []).map((one) => ({ value: one.state, name: one.state, count: one.count }))} onChange={(value) => filter("state", value)} />
-        <Choice name="by" value={creator ?? ""} of={facets.data?.creators ?? []} onChange={(value) => filter("by", value)} />
-        <Choice name="workload" value={workload ?? ""} of={facets.data?.workloads ?? []} onChange={(value) => filter("workload", value)} />
+        <Choice name="state" value={state ?? ""} of={(facets.data?.states ?? []).map((one) => ({ value: one.state, name: one.state, count: one.count }))} onChange={(value) => setFilter("state", value)} />
+        <Choice name="by" value={creator ?? ""} of={facets.data?.creators ?? []} onChange={(value) => setFilter("by", value)} />
+        <Choice name="workload" value={workload ?? ""} of={facets.data?.workloads ?? []} onChange={(value) => setFilter("workload", value)} />
         {chosen.size > 0 && (
           <button class="primary" onClick={() => go(`/compare?${[...chosen].map((id) => `experiment=${id}`).join("&")}`)}>
             Compare {chosen.size}
           </button>
         )}
       </div>
-      <Section title="Experiments" aside={<Source path="/v1/experiments" />}>
+      <Section title="Experiments" aside={<Source path={pathOf(asked)} />}>
         <Loaded query={query} lines={8}>
           {(page) =>
             page.items.length === 0 ? (
@@ -139,23 +136,20 @@ export function Experiments() {
                     { head: "started", wide: true, cell: (row) => <Time at={row.created_at} /> },
                   ]}
                 />
-                <div class="buttons">
-                  {token && <button onClick={() => history.back()}>newer</button>}
-                  {page.next_page_token && <button onClick={() => go(withPage(page.next_page_token as string))}>older</button>}
-                </div>
               </>
             )
           }
         </Loaded>
+        <Pager next={query.data?.next_page_token} />
       </Section>
     </>
   );
 }
 
-function withPage(token: string): string {
-  const url = new URL(location.href);
-  url.searchParams.set("page", token);
-  return url.pathname + url.search;
+/** The request behind the list as it is filtered. */
+function pathOf(asked: Record<string, number | string | string[]>): string {
+  const pairs = Object.entries(asked).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+  return `/v1/experiments?${new URLSearchParams(pairs)}`;
 }
 
 /** A filter with how many there are of each value. */

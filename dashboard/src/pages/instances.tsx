@@ -6,7 +6,7 @@ import { PriceHistory } from "../charts/prices";
 import { count, rate, short, words } from "../format";
 import { regionsOf } from "../shape";
 import { address, setParameter } from "../state";
-import { Empty, Figure, Link, Loaded, Section, Source, Time } from "../ui/parts";
+import { Empty, Figure, Link, Loaded, ProblemBox, Section, Source, Time } from "../ui/parts";
 import { Table, type Column } from "../ui/table";
 
 type Type = Schemas["InstanceType"];
@@ -77,6 +77,7 @@ export function Instances() {
         </label>
         <RegionPicker regions={regions} value={region} />
       </div>
+      {prices.problem && <ProblemBox problem={prices.problem} retry={prices.reload} />}
       <Section title="What each one is, and what an hour costs" aside={<Source path="/v1/instance-types" />}>
         <Loaded query={types} lines={12}>
           {(page) => (

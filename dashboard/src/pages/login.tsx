@@ -2,15 +2,18 @@
 
 import { useState } from "preact/hooks";
 import { Problem } from "../api/client";
-import { logIn } from "../api/session";
+import { logIn, trouble } from "../api/session";
 import { ProblemBox } from "../ui/parts";
 
 export function Login() {
   const [key, setKey] = useState("");
   const [problem, setProblem] = useState<Problem>();
+  // Or why a login link was refused.
+  const shown = problem ?? trouble.value;
   const submit = async (event: Event) => {
     event.preventDefault();
     setProblem(undefined);
+    trouble.value = undefined;
     try {
       await logIn(key);
     } catch (error) {
@@ -24,7 +27,7 @@ export function Login() {
         <p>Which instance should this training job run on, and what will it cost?</p>
         <label for="key">API key</label>
         <input id="key" type="password" autocomplete="current-password" placeholder="bk_…" value={key} onInput={(event) => setKey(event.currentTarget.value)} required />
-        {problem && <ProblemBox problem={problem} />}
+        {shown && <ProblemBox problem={shown} />}
         <button class="primary">Log in</button>
         <p class="fine">
           No key yet? <code>bakeoff keys create --project research --role admin --budget-usd 500</code>

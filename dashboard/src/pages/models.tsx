@@ -13,7 +13,7 @@ export function Models() {
     <Listed<Model>
       title="Models"
       path="/v1/model-packages"
-      load={() => data(client.GET("/v1/model-packages"))}
+      load={(query) => data(client.GET("/v1/model-packages", { params: { query } }))}
       empty="No model is registered."
       command="bakeoff models register --help"
       columns={(reload) => [

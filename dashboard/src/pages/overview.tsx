@@ -29,8 +29,8 @@ function FirstSteps() {
 export function Overview() {
   const project = useQuery("project", () => data(client.GET("/v1/projects/current")), 30, "any");
   const running = useQuery("running", () => data(client.GET("/v1/experiments", { params: { query: { page_size: 50 } } })), 15, "any");
-  const alarms = useQuery("alarms", () => data(client.GET("/v1/events", { params: { query: { alarms_only: true, newest: true, page_size: 20 } } })), 60, "any");
-  const events = useQuery("latest", () => data(client.GET("/v1/events", { params: { query: { newest: true, page_size: 20 } } })), 30, "any");
+  const events = useQuery("latest", () => data(client.GET("/v1/events", { params: { query: { newest: true, page_size: 100 } } })), 30, "any");
+  const alarms = events.data?.items.filter((one) => one.severity === "alarm").slice(0, 8) ?? [];
   return (
     <>
       <h1>Overview</h1>
@@ -40,25 +40,17 @@ export function Overview() {
       <div class="columns">
         <div>
           <Section title="Needs a person">
-            <Loaded query={alarms}>
-              {(page) => {
-                const open = running.data?.items.filter((one) => one.paused_reason) ?? [];
-                if (page.items.length + open.length === 0) return <p class="fine">Nothing right now.</p>;
-                return (
-                  <ul class="plain">
-                    {open.map((one) => (
-                      <li>
-                        <State of="parked" /> <Link to={`/experiments/${one.id}`}>{one.name}</Link> is paused: {one.paused_reason}
-                      </li>
-                    ))}
-                    {page.items.slice(0, 8).map((event) => (
-                      <Alarm event={event} />
-                    ))}
-                  </ul>
-                );
-              }}
-            </Loaded>
+            <Loaded query={running}>{(page) => <Waiting experiments={page.items} />}</Loaded>
           </Section>
+          {alarms.length > 0 && (
+            <Section title="Recent alarms" aside={<Link to="/events">all events</Link>}>
+              <ul class="plain">
+                {alarms.map((event) => (
+                  <Alarm event={event} />
+                ))}
+              </ul>
+            </Section>
+          )}
           <Section title="Experiments" aside={<Link to="/experiments">all</Link>}>
             <Loaded query={running}>
               {(page) =>
@@ -78,11 +70,46 @@ export function Overview() {
         </div>
         <Section title="Feed" aside={<Link to="/events">all events</Link>}>
           <Loaded query={events} lines={10}>
-            {(page) => <Feed events={page.items} />}
+            {(page) => <Feed events={page.items.slice(0, 20)} />}
           </Loaded>
         </Section>
       </div>
     </>
+  );
+}
+
+/** What goes on only when a person does something, by how it stands now. */
+function Waiting({ experiments }: { experiments: readonly Schemas["ExperimentSummary"][] }) {
+  const pipelines = useQuery("pipelines", () => data(client.GET("/v1/pipelines")), 30, "any");
+  const open = experiments.filter((one) => one.state === "running" && (one.paused_reason || one.trials.parked > 0));
+  return (
+    <Loaded query={pipelines} lines={1}>
+      {(page) => {
+        const living = page.items.filter((one) => one.state === "running");
+        const asked = living.filter((one) => one.steps.some((step) => step.question));
+        const parked = living.filter((one) => one.steps.some((step) => step.jobs.some((job) => job.state === "parked")));
+        if (open.length + asked.length + parked.length === 0) return <p class="fine">Nothing right now.</p>;
+        return (
+          <ul class="plain">
+            {asked.map((one) => (
+              <li>
+                <State of="asked" /> <Link to={`/pipelines/${one.id}`}>{one.name}</Link> asks what it may buy
+              </li>
+            ))}
+            {parked.map((one) => (
+              <li>
+                <State of="parked" /> <Link to={`/pipelines/${one.id}`}>{one.name}</Link> has a job that a person must let go on
+              </li>
+            ))}
+            {open.map((one) => (
+              <li>
+                <State of="parked" /> <Link to={`/experiments/${one.id}`}>{one.name}</Link> {one.paused_reason ? `is paused: ${one.paused_reason}` : `has ${one.trials.parked === 1 ? "a trial" : `${one.trials.parked} trials`} that a person must let go on`}
+              </li>
+            ))}
+          </ul>
+        );
+      }}
+    </Loaded>
   );
 }
 

@@ -5,7 +5,7 @@ import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { StepGraph } from "../charts/graph";
 import { hours, odds, usd, words } from "../format";
-import { Action } from "../ui/action";
+import { Action, amount } from "../ui/action";
 import { Ledger } from "../ui/ledger";
 import { Listed } from "../ui/listed";
 import { Bar, Figure, Link, Loaded, Section, Source, State, Time } from "../ui/parts";
@@ -18,7 +18,7 @@ export function Pipelines() {
     <Listed<Schemas["Pipeline"]>
       title="Pipelines"
       path="/v1/pipelines"
-      load={() => data(client.GET("/v1/pipelines"))}
+      load={(query) => data(client.GET("/v1/pipelines", { params: { query } }))}
       empty="No pipeline has been started."
       command="bakeoff run examples/pipelines/legal-g5.json --watch"
       link={(row) => `/pipelines/${row.id}`}
@@ -71,11 +71,13 @@ export function Pipeline({ id }: { id: string }) {
 
 function Head({ of, reload }: { of: Schemas["Pipeline"]; reload: () => void }) {
   const path = { params: { path: { pipeline_id: of.id } } };
-  const [budget, setBudget] = useState(of.budget_usd);
   const isOver = of.state === "failed" || of.state === "cancelled";
   // Jobs that wait for a person, such as for a quota, are queued again.
   const isParked = of.state === "running" && of.steps.some((step) => step.jobs.some((job) => job.state === "parked"));
-  const resume = () => data(client.POST("/v1/pipelines/{pipeline_id}/resume", { ...path, ...(budget > of.budget_usd ? { body: { budget_usd: budget } } : {}) })).then(reload);
+  const resume = (form: FormData) => {
+    const budget = amount(form, "budget_usd") ?? of.budget_usd;
+    return data(client.POST("/v1/pipelines/{pipeline_id}/resume", { ...path, ...(budget > of.budget_usd ? { body: { budget_usd: budget } } : {}) })).then(reload);
+  };
   return (
     <header class="head">
       <div>
@@ -92,12 +94,7 @@ function Head({ of, reload }: { of: Schemas["Pipeline"]; reload: () => void }) {
       <div class="buttons">
         {(isOver || isParked) && (
           <Action name="Resume" run={resume}>
-            <p>
-              {isOver ? "The steps that have not completed start again" : "Jobs that wait for a person are queued again"}; {usd(budget - of.settled_usd - of.reserved_usd)} of the budget are left for them.
-            </p>
-            <label>
-              budget of all steps, dollars <input type="number" min={of.budget_usd} step="any" required value={String(budget)} onInput={(event) => setBudget(Number(event.currentTarget.value))} />
-            </label>
+            <Resumption of={of} isOver={isOver} />
           </Action>
         )}
         {of.state === "running" && (
@@ -107,6 +104,21 @@ function Head({ of, reload }: { of: Schemas["Pipeline"]; reload: () => void }) {
         )}
       </div>
     </header>
+  );
+}
+
+/** What is left for the steps: what it begins with stands still while the pipeline is read again. */
+function Resumption({ of, isOver }: { of: Schemas["Pipeline"]; isOver: boolean }) {
+  const [budget, setBudget] = useState(of.budget_usd);
+  return (
+    <>
+      <p>
+        {isOver ? "The steps that have not completed start again" : "Jobs that wait for a person are queued again"}; {usd(budget - of.settled_usd - of.reserved_usd)} of the budget are left for them.
+      </p>
+      <label>
+        budget of all steps, dollars <input name="budget_usd" type="number" min={of.budget_usd} step="any" required defaultValue={String(budget)} onInput={(event) => setBudget(Number(event.currentTarget.value))} />
+      </label>
+    </>
   );
 }
 

@@ -92,7 +92,8 @@ export function Playground() {
 }
 
 /** Asks the service about a document whenever it is another one; an answer is shown only beside what it is about. */
-function useAnswer<D, T>(document: D, ask: (document: D, signal: AbortSignal) => Promise<T>): { got: T | undefined; problem: Problem | undefined } {
+function useAnswer<D, T>(document: D, ask: (document: D, signal: AbortSignal) => Promise<T>): { got: T | undefined; problem: Problem | undefined; retry: () => void } {
+  const [asked, setAsked] = useState(0);
   const [answer, setAnswer] = useState<{ of: D; got?: T; problem?: Problem }>();
   useEffect(() => {
     const abort = new AbortController();
@@ -105,14 +106,14 @@ function useAnswer<D, T>(document: D, ask: (document: D, signal: AbortSignal) =>
       },
     );
     return () => abort.abort();
-  }, [document]);
+  }, [document, asked]);
   const own = answer?.of === document ? answer : undefined;
-  return { got: own?.got, problem: own?.problem };
+  return { got: own?.got, problem: own?.problem, retry: () => setAsked(asked + 1) };
 }
 
 /** What the linter says of a document, and what mends it. */
 function Checked({ document, onChange }: { document: Record<string, unknown>; onChange: ((document: unknown) => void) | undefined }) {
-  const { got: linted, problem } = useAnswer(document, (body, signal) => data(client.POST("/v1/lint", { params: { query: { fix: true } }, body: body as never, signal })));
+  const { got: linted, problem, retry } = useAnswer(document, (body, signal) => data(client.POST("/v1/lint", { params: { query: { fix: true } }, body: body as never, signal })));
   const [misfit, setMisfit] = useState("");
   const apply = (patch: readonly Change[]) => {
     const mended = changed(document, patch);
@@ -121,7 +122,7 @@ function Checked({ document, onChange }: { document: Record<string, unknown>; on
   };
   // Configurations of trainers are read, and not linted.
   if (problem?.status === 400 && !isExperiment(document)) return null;
-  if (problem) return <ProblemBox problem={problem} />;
+  if (problem) return <ProblemBox problem={problem} retry={retry} />;
   const findings = linted?.findings ?? [];
   const hasPatch = findings.some((one) => (one.patch?.length ?? 0) > 0);
   return (
@@ -188,16 +189,28 @@ function Imported({
   );
 }
 
+/** A prediction; on spot, only its ends are known. */
+function dollars(of: { expected?: number | null; low: number; high: number } | null | undefined): string {
+  if (!of) return usd(null);
+  return of.expected == null ? `${usd(of.low)} to ${usd(of.high)}` : usd(of.expected);
+}
+
+/** Why a candidate does not start, or not yet. */
+function whyNot(row: Schemas["CandidatePreview"]): string {
+  const refusal = row.findings.find((one) => one.severity === "refused" || one.severity === "error");
+  return row.cannot_win ?? row.skipped ?? (row.refused ? refusal?.message : row.held) ?? "";
+}
+
 /** What an experiment would do and cost, and its start. */
 function Planned({ spec, isCurrent }: { spec: Schemas["ExperimentSpec"]; isCurrent: boolean }) {
-  const { got: preview, problem } = useAnswer(spec, (body, signal) => data(client.POST("/v1/plans", { body, signal })));
+  const { got: preview, problem, retry } = useAnswer(spec, (body, signal) => data(client.POST("/v1/plans", { body, signal })));
   // One key for all tries of one document: where an answer is lost, a second click starts nothing more.
   const once = useMemo(() => crypto.randomUUID(), [spec]);
   const start = async () => {
     const made = await data(client.POST("/v1/experiments", { params: { header: { "Idempotency-Key": once } }, body: spec }));
     go(`/experiments/${made.id}`);
   };
-  if (problem) return <ProblemBox problem={problem} />;
+  if (problem) return <ProblemBox problem={problem} retry={retry} />;
   if (!preview) return null;
   const starting = preview.candidates.filter((row) => !row.refused && !row.skipped);
   const trials = starting.reduce((sum, row) => sum + row.repeats, 0);
@@ -210,11 +223,11 @@ function Planned({ spec, isCurrent }: { spec: Schemas["ExperimentSpec"]; isCurre
           { head: "candidate", cell: (row) => row.candidate },
           { head: "instance", cell: (row) => `${row.instance_type} ${words(row.purchase_option)}` },
           { head: "tokens/s", numeric: true, cell: (row) => <Figure kind="predicted">{speed(row.forecast?.tokens_per_second.expected)}</Figure> },
-          { head: "trial", numeric: true, cell: (row) => <Figure kind="predicted">{usd(row.forecast?.trial_usd?.expected)}</Figure> },
-          { head: "full run", numeric: true, cell: (row) => <Figure kind="predicted">{usd(row.forecast?.full_run_usd?.expected)}</Figure> },
+          { head: "trial", numeric: true, cell: (row) => <Figure kind="predicted">{dollars(row.forecast?.trial_usd)}</Figure> },
+          { head: "full run", numeric: true, cell: (row) => <Figure kind="predicted">{dollars(row.forecast?.full_run_usd)}</Figure> },
           { head: "takes", numeric: true, cell: (row) => hours(row.forecast?.full_run_hours?.expected) },
           { head: "at most", about: "the worst case of the trial", numeric: true, cell: (row) => usd(row.worst_case?.total_usd) },
-          { head: "why not", cell: (row) => <span class="why">{row.cannot_win ?? row.skipped ?? ""}</span> },
+          { head: "why not", cell: (row) => <span class="why">{whyNot(row)}</span> },
         ]}
       />
       <p>

@@ -17,7 +17,7 @@ export function Runs() {
     <Listed<Run>
       title="Runs"
       path="/v1/runs"
-      load={() => data(client.GET("/v1/runs"))}
+      load={(query) => data(client.GET("/v1/runs", { params: { query } }))}
       empty="No run outside SageMaker is recorded. Record one to see it beside trials: on another cloud, or on a machine of your own."
       command={'curl -s -H "Authorization: Bearer $BAKEOFF_API_KEY" "$BAKEOFF_URL/v1/runs" -d \'{"name": "lab", "hardware": "4 x RTX 4090", "accelerator_count": 4, "usd_per_hour": 2.8}\''}
       link={(row) => `/runs/${row.id}`}

@@ -122,7 +122,7 @@ function Budget() {
                 <div>
                   <dt>this month</dt>
                   <dd>
-                    {usd(is.month.settled_usd)} <small>of {is.monthly_budget_usd == null ? "no limit" : usd(is.monthly_budget_usd)}</small>
+                    {usd(is.month.settled_usd + is.reserved_usd)} <small>of {is.monthly_budget_usd == null ? "no limit" : usd(is.monthly_budget_usd)}</small>
                   </dd>
                 </div>
                 <div>
@@ -213,7 +213,7 @@ function Webhooks() {
                 {
                   head: "action",
                   cell: (row) => (
-                    <Action name="Test" about={row.url} run={async () => setSaid(await data(client.POST("/v1/webhook-endpoints/{endpoint_id}/test", { params: { path: { endpoint_id: row.id } } })))}>
+                    <Action name="Test" about={row.url} needs="admin" run={async () => setSaid(await data(client.POST("/v1/webhook-endpoints/{endpoint_id}/test", { params: { path: { endpoint_id: row.id } } })))}>
                       <p>A test message is sent to {row.url} now. It costs nothing.</p>
                     </Action>
                   ),

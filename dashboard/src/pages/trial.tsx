@@ -53,7 +53,7 @@ export function Trial({ id }: { id: string }) {
 
 function Phases({ of }: { of: Schemas["TrialView"] }) {
   const named = useMemo(() => of.attempts.map((one) => ({ ...one, trial_id: of.id, candidate: of.plan?.candidate ?? of.id.slice(-6), purchase_option: of.plan?.purchase_option ?? "" })), [of]);
-  return <Gantt attempts={named} />;
+  return <Gantt attempts={named} now={of.as_of} />;
 }
 
 function Head({ of, reload }: { of: Schemas["TrialView"]; reload: () => void }) {
@@ -87,12 +87,12 @@ function Head({ of, reload }: { of: Schemas["TrialView"]; reload: () => void }) 
         </p>
       </div>
       <div class="buttons">
-        {LIVE.has(of.state) && (
+        {isCompared && LIVE.has(of.state) && (
           <Action name="Stop" tone="danger" run={() => done(data(client.POST("/v1/trials/{trial_id}/stop", path)))}>
             <p>SageMaker stops the job within two minutes, and bills it until then{ending != null && `: at most ${usd(ending)} more`}. What it has measured still counts.</p>
           </Action>
         )}
-        {["failed", "stopped", "refused"].includes(of.state) && (
+        {isCompared && ["failed", "stopped", "refused"].includes(of.state) && (
           <Action name="Retry" run={() => done(data(client.POST("/v1/trials/{trial_id}/retry", path)))}>
             <p>It is planned anew at today's prices and runs once more{held ? `: ${usd(held.total_usd)} at most at the prices of its first plan` : ""}, within what is left of the budget.</p>
           </Action>
@@ -104,7 +104,10 @@ function Head({ of, reload }: { of: Schemas["TrialView"]; reload: () => void }) 
 
 function Diagnosis({ of }: { of: Schemas["TrialView"] }) {
   const { id, state } = of;
-  const found = useQuery(`diagnosis ${id} ${state}`, () => data(client.GET("/v1/trials/{trial_id}/diagnosis", { params: { path: { trial_id: id } } })));
+  // A post-mortem, and what SageMaker's own rules found, come some time after the end.
+  const isRecent = of.ended_at != null && Date.parse(of.as_of) - Date.parse(of.ended_at) < 30 * 60_000;
+  const every = LIVE.has(state) ? 60 : isRecent ? 15 : 0;
+  const found = useQuery(`diagnosis ${id} ${state}`, () => data(client.GET("/v1/trials/{trial_id}/diagnosis", { params: { path: { trial_id: id } } })), every);
   const told = found.data;
   if (found.problem && !told) return <ProblemBox problem={found.problem} retry={found.reload} />;
   const attempts = told?.attempts.filter((one) => one.diagnosis || one.failure_reason || one.rules.length > 0) ?? [];
@@ -316,10 +319,10 @@ function Log({ id, every }: { id: string; every: number }) {
               <a href={part.console_url} target="_blank" rel="noreferrer">
                 {part.job_name} in CloudWatch
               </a>
-              , the last {part.lines.length} lines
+              , the last {part.lines.length} {grep ? "matching lines" : "lines"}, UTC
             </p>
             <pre class="log" tabIndex={0}>
-              {part.lines.map((line) => `${line.at.slice(11, 19)} ${line.message}`).join("\n")}
+              {part.lines.map((line) => `${line.at.slice(11, 19)} ${hasHosts(part.lines) ? `${line.host} ` : ""}${line.message}`).join("\n")}
             </pre>
           </>
         )}
@@ -327,6 +330,9 @@ function Log({ id, every }: { id: string; every: number }) {
     </Section>
   );
 }
+
+/** Whether lines are of several machines, so that each says of which. */
+const hasHosts = (lines: readonly { host: string }[]) => lines.some((line) => line.host !== lines[0]?.host);
 
 function Plan({ of }: { of: Schemas["TrialView"] }) {
   const plan = of.plan;

@@ -1,7 +1,7 @@
 /** Something that changes the world: it says what it does and what it costs before it does it. */
 
 import type { ComponentChildren } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "../api/client";
 import { session } from "../state";
 import { ProblemBox } from "./parts";
@@ -35,10 +35,14 @@ export function Action({
   const [busy, setBusy] = useState(false);
   const role = session.value?.role ?? "viewer";
   const may = RANK.indexOf(role) >= RANK.indexOf(needs);
+  // Counts openings: each one begins with what holds now, and not with what was typed before.
+  const [opened, setOpened] = useState(0);
+  useLayoutEffect(() => {
+    if (opened > 0) dialog.current?.showModal();
+  }, [opened]);
   const open = () => {
     setProblem(undefined);
-    form.current?.reset();
-    dialog.current?.showModal();
+    setOpened(opened + 1);
   };
   const act = async (event: Event) => {
     event.preventDefault();
@@ -62,7 +66,9 @@ export function Action({
       <dialog ref={dialog} aria-label={about ? `${name}: ${about}` : name}>
         <form ref={form} onSubmit={(event) => void act(event)}>
           <h2>{about ? `${name}: ${about}` : name}</h2>
-          <div class="prose">{children}</div>
+          <div class="prose" key={opened}>
+            {children}
+          </div>
           {problem && <ProblemBox problem={problem} />}
           <div class="buttons">
             <button type="button" onClick={() => dialog.current?.close()}>

@@ -25,6 +25,7 @@ export function ImportPanel({
 }) {
   const [made, setMade] = useState<{ of: string; got: Import }>();
   const [problem, setProblem] = useState<Problem>();
+  const [asked, setAsked] = useState(0);
   const key = JSON.stringify([documents, answers]);
 
   useEffect(() => {
@@ -39,7 +40,7 @@ export function ImportPanel({
       },
     );
     return () => abort.abort();
-  }, [key]);
+  }, [key, asked]);
 
   const answer = (question: Pick<Question, "pointer" | "proposal">, typed: string) => {
     const { [question.pointer]: _, ...others } = answers;
@@ -62,7 +63,7 @@ export function ImportPanel({
         )
       }
     >
-      {problem && <ProblemBox problem={problem} />}
+      {problem && <ProblemBox problem={problem} retry={() => setAsked(asked + 1)} />}
       {got && (
         <>
           <p>

@@ -1,24 +1,48 @@
 /** Every reservation, release and settlement: as a chart, and row by row. */
 
-import { client, data } from "../api/client";
+import { useRef } from "preact/hooks";
+import { client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { Burn } from "../charts/charts";
 import { usd, words } from "../format";
 import { Empty, Figure, Link, Loaded, Section, Source, Time } from "./parts";
 import { Table } from "./table";
 
-const PAGE = 200;
+const PAGE = 500;
+/** Beyond that, the chart says what the newest rows do not. */
+const PAGES_MAX = 20;
+
+type Row = Schemas["LedgerEntryView"];
+type Token = number | undefined;
 
 /** Of an experiment (also the one that an endpoint or a job of a pipeline keeps its money in), or of a whole pipeline. */
 type Account = { experiment: string } | { pipeline: string };
 
 export function Ledger({ of, every, budget }: { of: Account; every: number; budget: number }) {
-  const query = { page_size: PAGE };
-  const [path, load] =
-    "experiment" in of
-      ? [`/v1/experiments/${of.experiment}/ledger`, () => data(client.GET("/v1/experiments/{experiment_id}/ledger", { params: { path: { experiment_id: of.experiment }, query } }))]
-      : [`/v1/pipelines/${of.pipeline}/ledger`, () => data(client.GET("/v1/pipelines/{pipeline_id}/ledger", { params: { path: { pipeline_id: of.pipeline }, query } }))];
-  const ledger = useQuery(path, load, every);
+  const page = (token: Token) => {
+    const query = { page_size: PAGE, ...(token ? { page_token: token } : {}) };
+    return "experiment" in of
+      ? data(client.GET("/v1/experiments/{experiment_id}/ledger", { params: { path: { experiment_id: of.experiment }, query } }))
+      : data(client.GET("/v1/pipelines/{pipeline_id}/ledger", { params: { path: { pipeline_id: of.pipeline }, query } }));
+  };
+  const path = "experiment" in of ? `/v1/experiments/${of.experiment}/ledger` : `/v1/pipelines/${of.pipeline}/ledger`;
+  // Oldest first, and nothing in it changes: what was read before is kept.
+  const known = useRef<{ path: string; items: Row[]; token: Token }>({ path, items: [], token: undefined });
+  const ledger = useQuery(
+    path,
+    async () => {
+      let { items, token } = known.current.path === path ? known.current : { items: [], token: undefined };
+      for (let read = 0; read < PAGES_MAX; read += 1) {
+        const got = await page(token);
+        if (!got.next_page_token) return { items: [...items, ...got.items], isWhole: true };
+        items = [...items, ...got.items];
+        token = Number(got.next_page_token);
+        known.current = { path, items, token };
+      }
+      return { items, isWhole: false };
+    },
+    every,
+  );
   return (
     <Section title="Money, row by row" aside={<Source path={path} />}>
       <Loaded query={ledger}>
@@ -30,7 +54,7 @@ export function Ledger({ of, every, budget }: { of: Account; every: number; budg
               <Burn rows={page.items} budget={budget} />
               <Table
                 caption="Ledger"
-                rows={page.items}
+                rows={[...page.items].reverse()}
                 columns={[
                   { head: "at", cell: (row) => <Time at={row.recorded_at} /> },
                   { head: "kind", cell: (row) => words(row.kind) },
@@ -40,7 +64,7 @@ export function Ledger({ of, every, budget }: { of: Account; every: number; budg
                   { head: "trial", wide: true, cell: (row) => (row.trial_id ? <Link to={`/trials/${row.trial_id}`}>{row.trial_id.slice(-6)}</Link> : "–") },
                 ]}
               />
-              {page.next_page_token && <p class="fine">Only the first {PAGE} rows are shown.</p>}
+              {!page.isWhole && <p class="fine">Only the first {page.items.length} rows are shown.</p>}
             </>
           )
         }

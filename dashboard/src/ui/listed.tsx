@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useQuery } from "../api/query";
+import { address, go } from "../state";
 import { Empty, Loaded, Section, Source } from "./parts";
 import { Table, type Column } from "./table";
 
@@ -20,7 +21,8 @@ export function Listed<T>({
 }: {
   title: string;
   path: string;
-  load: () => Promise<Page<T>>;
+  /** Reads a page: the newest rows, or those from a token on. */
+  load: (query: { page_token?: string }) => Promise<Page<T>>;
   /** Actions in a row read the list again when they are done. */
   columns: (reload: () => void) => readonly Column<T>[];
   link?: (row: T) => string | undefined;
@@ -29,7 +31,8 @@ export function Listed<T>({
   every?: number;
   children?: ComponentChildren;
 }) {
-  const query = useQuery(path, load, every, "any");
+  const token = address.value.searchParams.get("page");
+  const query = useQuery(`${path} ${token ?? ""}`, () => load(token ? { page_token: token } : {}), every, "any");
   return (
     <>
       <h1>{title}</h1>
@@ -42,12 +45,30 @@ export function Listed<T>({
             ) : (
               <>
                 <Table caption={title} rows={page.items} columns={columns(query.reload)} {...(link ? { link } : {})} />
-                {page.next_page_token && <p class="fine">Only the newest {page.items.length} are shown; the API has them all.</p>}
               </>
             )
           }
         </Loaded>
+        <Pager next={query.data?.next_page_token} />
       </Section>
     </>
+  );
+}
+
+/** The ways to older rows, and back to the newest. */
+export function Pager({ next }: { next: string | null | undefined }) {
+  const to = (token: string | null) => {
+    const url = new URL(address.value);
+    if (token === null) url.searchParams.delete("page");
+    else url.searchParams.set("page", token);
+    go(url.pathname + url.search);
+  };
+  const isFirst = !address.value.searchParams.has("page");
+  if (isFirst && !next) return null;
+  return (
+    <div class="buttons">
+      {!isFirst && <button onClick={() => to(null)}>newest</button>}
+      {next && <button onClick={() => to(next)}>older</button>}
+    </div>
   );
 }

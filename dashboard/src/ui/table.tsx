@@ -61,7 +61,7 @@ export function Table<T>({
           {rows.map((row) => {
             const to = link?.(row);
             // Rows are told apart by what they are: an open dialog stays with its own when others come before it.
-            const key = (row as { id?: string | number }).id ?? to;
+            const key = (row as { id?: string | number }).id ?? to ?? (row as { trial_id?: string | null }).trial_id;
             return (
               <tr key={key} class={rowClass?.(row)} {...(to ? { tabIndex: 0, "data-to": to, onDblClick: (event: MouseEvent) => opens(event) && go(to) } : {})}>
                 {columns.map((column) => (

@@ -149,7 +149,7 @@ impl Lister<'_> {
         }
         let output = self.options.output;
         if output.is_table() && found.is_empty() {
-            println!("nothing is there\nnext: {next}");
+            println!("none found\nnext: {next}");
             return Ok(());
         }
         output.print(&found, || rows(&found))?;

@@ -45,7 +45,7 @@ pub(in crate::cli) async fn run(options: PricesOptions) -> anyhow::Result<()> {
     let page: Page<PriceView> = client.get(&format!("/v1/prices?{query}")).await?;
     let found = page.items;
     if options.output.is_table() && found.is_empty() {
-        println!("no price is known of that: an admin sets one with PUT /v1/prices/INSTANCE_TYPE");
+        println!("no price is known for that: an admin sets one with PUT /v1/prices/INSTANCE_TYPE");
         return Ok(());
     }
     options.output.print(&found, || rows(&found))

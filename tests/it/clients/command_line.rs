@@ -76,16 +76,28 @@ async fn ok(test: &TestApp, words: &[&str]) -> Said {
 async fn what_there_is_can_be_listed_shown_and_compared(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let said = ok(&test, &["ls"]).await;
-    assert!(
-        said.out.starts_with("nothing is there\nnext: "),
-        "{}",
-        said.out
-    );
+    assert!(said.out.starts_with("none found\nnext: "), "{}", said.out);
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 30).await;
     let trials = test.trials(&id).await;
     let trial = trials[0].id.to_string();
 
+    // An experiment stands for its only completed trial; here are two.
+    let words = [
+        "models",
+        "register",
+        &id,
+        "--group",
+        "legal",
+        "--image",
+        "1.dkr.ecr.us-east-1.amazonaws.com/serve:1",
+    ];
+    let said = bakeoff(&test, &words).await;
+    assert!(
+        said.code == Some(1) && said.err.contains("several trials of") && said.err.contains(&trial),
+        "{}",
+        said.err
+    );
     insta::assert_snapshot!("listed", ok(&test, &["ls"]).await.shown());
     insta::assert_snapshot!(
         "listed_as_markdown",
@@ -189,7 +201,7 @@ async fn what_runs_can_be_stopped_done_again_and_cancelled(pool: PgPool) {
         stopped.out
     );
     let again = ok(&test, &["retry", &trial]).await;
-    assert!(again.out.contains("once more: at most $"), "{}", again.out);
+    assert!(again.out.contains(", for at most $"), "{}", again.out);
     assert_eq!(test.trials(&id).await.len(), 3);
     let ended = ok(&test, &["stop", &trial]).await;
     assert!(

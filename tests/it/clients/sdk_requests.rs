@@ -196,6 +196,83 @@ async fn captured_requests_are_rendered_equal_and_judged_as_the_service_judges_t
     }
 }
 
+/// What a request says of its job, but for the names and limits that an experiment gives to each of its trials.
+fn kept(body: &Value, hyperparameters: &[String]) -> Value {
+    let channels = body["InputDataConfig"].as_array().unwrap().iter();
+    let channels = channels.map(|one| {
+        json!([
+            one["ChannelName"],
+            one["DataSource"]["S3DataSource"]["S3Uri"]
+        ])
+    });
+    let told = |name: &String| json!([name, body["HyperParameters"][name]]);
+    let resources = &body["ResourceConfig"];
+    json!({
+        "image": body["AlgorithmSpecification"]["TrainingImage"],
+        "role": body["RoleArn"],
+        "machines": [resources["InstanceType"], resources["InstanceCount"]],
+        "channels": channels.collect::<Vec<Value>>(),
+        "hyperparameters": hyperparameters.iter().map(told).collect::<Vec<Value>>(),
+    })
+}
+
+/// Of clusters of several types: an experiment compares types.
+const NOT_COMPARABLE: [&str; 1] = ["hetero"];
+
+/// What was captured, and the arguments that made it, become an experiment at once; its plan asks for the same job on the
+/// same machines.
+#[sqlx::test(migrations = false)]
+async fn captured_requests_become_experiments_that_ask_for_the_same(pool: sqlx::PgPool) {
+    let Some(all) = captured("sdk_requests.json") else {
+        println!("skipped: no reference data");
+        return;
+    };
+    let test = TestApp::new(pool).await;
+    let answers = json!({"/workload/total_tokens": 1_000_000_000, "/workload/metrics": "hf-trainer", "/budget_usd": 5000,
+        "/region": "us-east-1"});
+    let mut compared = 0;
+    for (name, body) in all.as_object().unwrap() {
+        if NOT_COMPARABLE.contains(&name.as_str()) {
+            continue;
+        }
+        // The compiler's are captured only; of one, no request can be made.
+        let has_arguments = !name.contains("compiler") && name != "spot-nomaxwait";
+        let documents = [Some(body.clone()), has_arguments.then(|| arguments(name))];
+        for document in documents.into_iter().flatten() {
+            let asked = json!({"documents": [document, "gpt2"], "answers": answers});
+            let (status, import) = test.post("/v1/imports", &asked).await;
+            assert_eq!(status, StatusCode::OK, "{name}: {import:#}");
+            assert_eq!(
+                import["is_complete"], true,
+                "{name}: {:#}",
+                import["questions"]
+            );
+            let (status, plan) = test.post("/v1/plans", &import["spec"]).await;
+            assert_eq!(status, StatusCode::OK, "{name}: {plan:#}");
+            let machine = &body["ResourceConfig"]["InstanceType"];
+            let candidates = plan["candidates"].as_array().unwrap();
+            let own = candidates
+                .iter()
+                .find(|one| &one["instance_type"] == machine);
+            let planned = &own.unwrap_or_else(|| panic!("{name}: {plan:#}"))["create_training_job"];
+            let told = body["HyperParameters"].as_object().unwrap().keys();
+            let is_kept = |told: &&String| {
+                let left_out = [
+                    "sagemaker_job_name",
+                    "sagemaker_training_compiler",
+                    "sagemaker_pytorch_xla",
+                ];
+                !left_out.iter().any(|prefix| told.starts_with(prefix))
+            };
+            let told: Vec<String> = told.filter(is_kept).cloned().collect();
+            let [planned, body] = [planned, body].map(|one| opened(one.clone()));
+            assert_eq!(kept(&planned, &told), kept(&body, &told), "{name}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 25, "{compared}");
+}
+
 /// What goes over the wire is the body that a plan shows: every technique that a workload can ask
 /// for, through the real SDK.
 #[sqlx::test(migrations = false)]

@@ -1,4 +1,4 @@
-//! Lives of endpoints that are extended: each new end is announced.
+//! Lives of endpoints that are extended, each new end announced, and of those that wait for a person.
 
 use bakeoff_domain::endpoint::EndpointState;
 use chrono::TimeDelta;
@@ -39,4 +39,28 @@ async fn each_new_end_is_announced(pool: PgPool) {
     }
     until(&test, &id, EndpointState::Deleted).await;
     assert_eq!(number(&pool, ANNOUNCED).await, 3);
+}
+
+/// What waits for a permission goes on once that is given and somebody says so.
+#[sqlx::test(migrations = false)]
+async fn an_endpoint_that_waits_for_a_person_is_resumed(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let deny = |operations: &[&str]| json!({ "deny": operations });
+    test.region_post("/_sim/setup", &deny(&["sagemaker:CreateEndpoint"]))
+        .await;
+    let id = created(&test, &body("one")).await;
+    let parked = "SELECT count(*) FROM trials WHERE state = 'parked'";
+    while number(&pool, parked).await == 0 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    test.region_post("/_sim/setup", &deny(&[])).await;
+    let resume = format!("/v1/endpoints/{id}/resume");
+    let (status, answer) = test.post(&resume, &json!({})).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    until(&test, &id, EndpointState::InService).await;
+    test.delete(&format!("/v1/endpoints/{id}")).await;
+    until(&test, &id, EndpointState::Deleted).await;
+    let (status, problem) = test.post(&resume, &json!({})).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{problem:#}");
 }

@@ -18,6 +18,7 @@ use crate::endpoints::scheduled_end::{
     WEEKEND, assert_within_reservations, dollars, extend, read, schedules_left, until_all_are_over,
 };
 use crate::pipelines::steps::turn;
+use crate::support::fault_proxy::{Act, Between};
 use crate::support::{TestApp, jobs, number};
 
 #[sqlx::test(migrations = false)]
@@ -67,6 +68,44 @@ async fn a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_mo
     assert_within_reservations(&test).await;
     let record = test.record().await;
     let of = dollars(&test, &jobs(&record)[0]).await;
+    assert!(
+        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+}
+
+/// AWS has ended it while the service was away, and what it leaves behind cannot be deleted yet: that is tried again, and
+/// when it ended is not forgotten meanwhile.
+#[sqlx::test(migrations = false)]
+async fn an_end_that_cannot_be_cleaned_up_at_once_is_booked_when_it_was(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let id = created(&test, &body("one")).await;
+    until(&test, &id, EndpointState::InService).await;
+    test.advance(TimeDelta::minutes(1)).await;
+    turn(&test).await;
+    test.advance(WEEKEND).await;
+    let busy = |operation: &str, _: &Value| match operation {
+        "DeleteModel" | "DeleteEndpointConfig" => {
+            let code = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
+            Act::Answer(400, code)
+        }
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, busy).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    while between.count("DeleteEndpointConfig") + between.count("DeleteModel") == 0 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    between.follow(|_, _| Act::Pass);
+    until_all_are_over(&test).await;
+    let view = read(&test, &id).await;
+    assert_eq!(view.state, EndpointState::Deleted, "{view:#?}");
+    assert_within_reservations(&test).await;
+    let of = dollars(&test, &jobs(&test.record().await)[0]).await;
     assert!(
         of.is_estimated && (of.booked - of.billed).abs() < 0.1,
         "billed {}, booked {}",
@@ -208,6 +247,38 @@ async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
     // It is the claim that keeps it back, and nothing at AWS.
     create(true).await.unwrap();
     assert_eq!(jobs(&test.record().await).len(), 2);
+}
+
+/// AWS has ended what nobody heard of, and a clock that is set back does not know that its time is over: the same name
+/// again would have a second life, without an end.
+#[sqlx::test(migrations = false)]
+async fn what_aws_has_ended_is_not_created_again_by_a_clock_that_is_behind(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    created(&test, &body("one")).await;
+    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
+        .await;
+    while jobs(&test.record().await).is_empty() {
+        turn(&test).await;
+        test.advance(TimeDelta::seconds(20)).await;
+    }
+    test.region_post("/_sim/faults", &json!({})).await;
+    let mut behind = test.app.clone();
+    behind.clock = Clock::manual(test.app.clock.now());
+    test.advance(WEEKEND).await;
+    for _ in 0..10 {
+        scheduler::tick(&behind).await.unwrap();
+        behind.clock.advance(TimeDelta::minutes(2));
+    }
+    assert_eq!(jobs(&test.record().await).len(), 1, "a second life");
+    until_all_are_over(&test).await;
+    assert_within_reservations(&test).await;
+    let of = dollars(&test, &jobs(&test.record().await)[0]).await;
+    assert!(
+        of.is_estimated && of.booked >= of.billed - 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
 }
 
 /// A clock that is hours behind AWS's asks for an end that has passed there. Without an end, such an endpoint would bill

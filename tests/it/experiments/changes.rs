@@ -181,3 +181,23 @@ async fn a_raised_budget_lets_what_waits_for_it_start(pool: PgPool) {
         (StatusCode::CONFLICT, &json!("not_running"))
     );
 }
+
+/// It may have waited for a quota beyond the experiment's deadline: whoever resumes it gives it as long again.
+#[sqlx::test(migrations = false)]
+async fn a_trial_that_is_resumed_after_its_deadline_has_time_again(pool: PgPool) {
+    let test = TestApp::with_faults(pool.clone(), &["--quota-of", "ml.p4de.24xlarge=0"]).await;
+    let id = test.start(&spec()).await;
+    test.tick().await;
+    test.advance(TimeDelta::hours(100)).await;
+    let (status, _) = test
+        .post(&format!("/v1/experiments/{id}/resume"), &json!({}))
+        .await;
+    assert_eq!(status, StatusCode::OK);
+    let in_time = "SELECT count(*) FROM trials WHERE state = 'queued' AND give_up_at > $1";
+    let in_time: i64 = sqlx::query_scalar(in_time)
+        .bind(test.app.clock.now() + TimeDelta::hours(71))
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(in_time, 1);
+}

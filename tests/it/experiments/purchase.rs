@@ -202,13 +202,15 @@ async fn a_clear_answer_is_bought_and_a_leading_one_where_the_spec_says_so(pool:
     let id = started(&test, &body).await;
     run_until(&test, &id, "compare", StepState::Completed).await;
     turn(&test).await;
-    assert_eq!(
-        step(&read(&test, &id).await, "train").state,
-        StepState::Waiting
-    );
+    let view = read(&test, &id).await;
+    let train = step(&view, "train");
+    assert_eq!(train.state, StepState::Waiting);
+    assert!(train.question.is_some(), "{train:#?}");
     test.post(&format!("/v1/pipelines/{id}/cancel"), &json!({}))
         .await;
-    run(&test, &id).await;
+    let view = run(&test, &id).await;
+    // Of a pipeline that is over, nobody is asked any more.
+    assert!(step(&view, "train").question.is_none(), "{view:#?}");
 
     body["steps"][1]["if"] = json!({"at_least": 0.6});
     let view = run(&test, &started(&test, &body).await).await;
@@ -364,4 +366,27 @@ async fn a_trial_that_has_reached_the_target_loss_is_the_answer(pool: PgPool) {
         ))
         .await;
     println!("{}", after.recommendation.headline);
+}
+
+/// Two full runs of one comparison would write to the same checkpoints: the second waits, and the pipeline's other steps
+/// do not wait with it.
+#[sqlx::test(migrations = false)]
+async fn a_second_full_run_of_an_answer_waits_for_the_first(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let mut body = compare_and_train(compared());
+    let mut again = body["steps"][1].clone();
+    again["name"] = json!("again");
+    body["steps"].as_array_mut().unwrap().push(again);
+    body["budget_usd"] = json!(10_000);
+    let id = started(&test, &body).await;
+    run_until(&test, &id, "train", StepState::Running).await;
+    for _ in 0..3 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(1)).await;
+    }
+    let view = read(&test, &id).await;
+    let again = step(&view, "again");
+    assert_eq!(again.state, StepState::Waiting, "{view:#?}");
+    let reason = again.reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("another full run"), "{reason}");
 }

@@ -12,12 +12,14 @@ use bakeoff_service::replica::leader::Leader;
 use bakeoff_service::tasks::{fence, ingester, scheduler, watcher};
 use bakeoff_store::Store;
 use chrono::TimeDelta;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::faults::replicas::copy_of;
+use crate::pipelines::steps::{pipeline, prepare, started};
 use crate::support::reads::RegionJob;
-use crate::support::{REGION, TestApp, spec};
+use crate::support::{REGION, TestApp, number, spec};
 
 const FENCE: &str = "s3://tests/fence.json";
 
@@ -305,6 +307,11 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&long_spec()).await;
     test.tick().await;
+    started(&test, &pipeline(&json!([prepare("prepare")]))).await;
+    let receiver = json!({"url": "https://hooks.example.com/alarms", "severities": ["info"]});
+    let (status, _) = test.post("/v1/webhook-endpoints", &receiver).await;
+    assert_eq!(status, StatusCode::CREATED);
+    test.start(&long_spec()).await;
     let (copied, admin, name) = copy_of(&pool).await;
     let store = Store::new(copied.clone());
     store
@@ -326,6 +333,17 @@ async fn a_copy_that_is_made_an_installation_of_its_own_leaves_the_original_alon
             .await
             .unwrap();
     assert!(reserved.is_zero());
+    // Nothing of it starts or serves anything, and nobody is told of it, but by the original.
+    let living = "SELECT (SELECT count(*) FROM pipelines WHERE ended_at IS NULL)
+        + (SELECT count(*) FROM pipeline_steps WHERE ended_at IS NULL)
+        + (SELECT count(*) FROM webhook_endpoints WHERE disabled_at IS NULL)
+        + (SELECT count(*) FROM webhook_deliveries WHERE state = 'pending')
+        + (SELECT count(*) FROM ci_status_targets)";
+    assert_eq!(number(&copied, living).await, 0);
+    assert!(
+        number(&pool, living).await > 3,
+        "the original had nothing to keep"
+    );
     drop_copy((copied, admin, name)).await;
     assert_eq!(test.experiment(&id).await.state, ExperimentState::Running);
 }

@@ -10,7 +10,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, number, spec};
+use crate::support::{TestApp, number, spec, spot_spec};
 
 /// What sweeps make of settled jobs, while the region shows them with a fault.
 async fn sweeps_show(pool: PgPool, fault: Value) {
@@ -77,6 +77,71 @@ async fn a_bill_that_comes_late_corrects_the_estimate_without_an_alarm(pool: PgP
     assert_eq!(alarms.count(), 0, "nothing ran after its attempt");
     let stops = test.record().await["calls"]["StopTrainingJob"].as_u64();
     assert_eq!(stops.unwrap_or_default(), 0);
+}
+
+/// The same of spot, which bills less than it ran: what was estimated too high is given back.
+#[sqlx::test(migrations = false)]
+async fn a_late_bill_that_is_lower_gives_back_what_was_estimated(pool: PgPool) {
+    let test = TestApp::with_faults(
+        pool.clone(),
+        &["--billing-late", "1", "--billing-seconds", "40000"],
+    )
+    .await;
+    let id = test.start(&spot_spec()).await;
+    test.run_to_end(&id, 60).await;
+    let estimated = "SELECT count(*) FROM jobs WHERE billing_estimated";
+    assert!(number(&pool, estimated).await > 0, "no bill was late");
+    let booked = async || test.experiment(&id).await.settled_usd.as_f64();
+    let before = booked().await;
+    for _ in 0..52 {
+        test.watch().await;
+        test.advance(TimeDelta::minutes(15)).await;
+    }
+    let (after, billed) = (booked().await, test.billed_usd().await);
+    assert!(
+        before > billed + 1.0,
+        "estimated ${before}, billed ${billed}"
+    );
+    assert!(
+        (after - billed).abs() < 0.5,
+        "booked ${after}, billed ${billed}"
+    );
+    assert_eq!(number(&pool, estimated).await, 0);
+    let corrected = test.events(&id).await;
+    let corrected = corrected
+        .iter()
+        .filter(|event| event.kind == "trial.billing_corrected");
+    assert!(corrected.count() > 0);
+}
+
+/// What nobody can stop is billed without end: an alarm says so, once.
+#[sqlx::test(migrations = false)]
+async fn an_orphaned_job_whose_stop_is_denied_raises_one_alarm(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let mut alone = spec();
+    alone["candidates"].as_array_mut().unwrap().truncate(1);
+    let id = test.start(&alone).await;
+    test.tick().await;
+    test.advance(TimeDelta::minutes(20)).await;
+    sqlx::query(
+        "UPDATE jobs SET state = 'never_created', settled_at = planned_at, metrics_due_at = NULL",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    let deny = json!({"deny": ["sagemaker:StopTrainingJob"]});
+    test.region_post("/_sim/setup", &deny).await;
+    for _ in 0..4 {
+        test.watch().await;
+        test.advance(TimeDelta::minutes(2)).await;
+    }
+    let refused = test.events(&id).await;
+    let refused: Vec<&EventView> = refused
+        .iter()
+        .filter(|event| event.kind == "trial.stop_refused")
+        .collect();
+    assert_eq!(refused.len(), 1, "{refused:#?}");
+    assert_eq!(refused[0].severity, EventSeverity::Alarm);
 }
 
 /// A job that is being deleted before its end was read has ended, and how it did is in its secondary status.

@@ -152,12 +152,27 @@ async fn a_key_is_replaced_by_one_of_its_name_and_role(pool: PgPool) {
         .await;
     assert_eq!(both_live.0, StatusCode::OK);
     assert!(!both_live.1["key"]["expires_at"].is_null());
-    let (status, _) = test.post(&path, &json!({})).await;
-    assert_eq!(status, StatusCode::CREATED);
+    // It is replaced once: whoever has lost the new one replaces that one.
+    let newer = with_overlap["id"].as_str().unwrap();
+    let (status, problem) = test.post(&path, &json!({})).await;
     assert_eq!(
-        status_of(&test, &old.api_key).await,
-        StatusCode::UNAUTHORIZED
+        (status, &problem["code"]),
+        (StatusCode::CONFLICT, &json!("key_is_replaced"))
     );
+    assert!(
+        problem["detail"].as_str().unwrap().contains(newer),
+        "{problem}"
+    );
+    let newest = format!("/v1/keys/{newer}/rotate");
+    let (status, newest) = test.post(&newest, &json!({})).await;
+    assert_eq!(status, StatusCode::CREATED);
+    assert!(
+        newest["expires_at"].is_null(),
+        "its life is not the overlap's: {newest}"
+    );
+    let lost = with_overlap["api_key"].as_str().unwrap();
+    assert_eq!(status_of(&test, lost).await, StatusCode::UNAUTHORIZED);
+    test.delete(&format!("/v1/keys/{}", old.key.id)).await;
     let (status, problem) = test.post(&path, &json!({})).await;
     assert_eq!(
         (status, &problem["code"]),
@@ -224,7 +239,7 @@ async fn an_admin_grants_and_takes_access_without_the_host(pool: PgPool) {
     assert!(own.contains("ci") && own.contains("revoked"), "{listed}");
     assert!(listed.starts_with("id,role,name,created,state"), "{listed}");
     let (done, told, _) = keys_command(&test, &["revoke", &id]).await;
-    assert!(done && told.contains("is revoked since"), "{told}");
+    assert!(done && told.contains("was revoked at"), "{told}");
     // The last admin's key stays, and what is for the host is said.
     let own = keys(&test)
         .await

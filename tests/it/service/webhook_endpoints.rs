@@ -10,6 +10,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use bakeoff_api::events::EventView;
 use bakeoff_api::webhook_endpoints::{
     DeliveryWithAttempts, EndpointOfWebhooks, SecretOfWebhooks, WebhookTest,
 };
@@ -222,6 +223,16 @@ async fn an_endpoint_is_rotated_tested_disabled_and_enabled(pool: PgPool) {
     );
     let pending = "SELECT count(*) FROM webhook_deliveries WHERE state = 'pending'";
     assert_eq!(number(&pool, pending).await, 0);
+    // Nobody is told there any more: that is told elsewhere, once.
+    let alarms: Vec<EventView> = test.page("/v1/events?alarms_only=true").await;
+    let silent = alarms.iter().filter(|one| one.kind == "webhook.disabled");
+    let messages: Vec<&str> = silent.map(|one| one.message.as_str()).collect();
+    assert!(
+        messages.len() == 1
+            && messages[0].contains(&own.id.to_string())
+            && messages[0].contains("410"),
+        "{messages:?}"
+    );
     test.start(&on_p5(1)).await;
     assert_eq!(
         number(&pool, pending).await,

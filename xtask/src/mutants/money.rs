@@ -2,10 +2,18 @@
 
 use super::{Mutant, domain, it};
 
-pub(super) const MUTANTS: [Mutant; 20] = [
+pub(super) const MUTANTS: [Mutant; 22] = [
     it(
         "our-deletion-goes-before-awss",
         "endpoints::scheduled_end_faults::a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_more",
+    ),
+    it(
+        "an-end-that-is-gone-is-still-ahead",
+        "endpoints::scheduled_end_faults::what_aws_has_ended_is_not_created_again_by_a_clock_that_is_behind",
+    ),
+    it(
+        "a-late-bill-only-adds",
+        "jobs::orphans::a_late_bill_that_is_lower_gives_back_what_was_estimated",
     ),
     it(
         "an-extension-is-not-lived",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from ._experiments import Experiment, Recommendation, Trial
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 _ERRORS = (
     "AuthenticationError",

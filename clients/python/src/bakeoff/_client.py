@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ._experiments import Experiment, Trial, history_of
+from ._experiments import Experiment, Trial, history_of, started
 from ._transport import Transport
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ def load(document: Document) -> Any:
     """Read a document from its file, unless it is one already."""
     if isinstance(document, dict):
         return document
-    return json.loads(Path(document).read_text(encoding="utf-8"))
+    text = Path(document).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{document} is not JSON ({error}); of YAML, pass what yaml.safe_load makes of it") from error
 
 
 class Client:
@@ -55,10 +59,11 @@ class Client:
 
         Documents are an estimator's or a ModelTrainer's arguments, a CreateTrainingJob body, what boto3's
         `describe_training_job` answers, a model's `config.json` or its name, a configuration of DeepSpeed,
-        Axolotl, LLaMA-Factory, TRL or accelerate, a W&B run's `config` and metadata. `spec` is the experiment;
-        `questions` has what was proposed and what only you know: answer by pointer.
+        Axolotl, LLaMA-Factory, TRL or accelerate, a W&B run's `config` and metadata; or paths of JSON files with one.
+        `spec` is the experiment; `questions` has what was proposed and what only you know: answer by pointer.
         """
-        texts = [json.loads(json.dumps(document, default=str)) for document in documents]
+        read = [load(document) if _is_file(document) else document for document in documents]
+        texts = [json.loads(json.dumps(document, default=str)) for document in read]
         body = {"documents": texts, "answers": answers or {}}
         return dict(self._transport.post("/v1/imports", body))
 
@@ -67,11 +72,12 @@ class Client:
         return Trial(self._transport, self._transport.get(f"/v1/trials/{trial_id}"))
 
     def compare(self, ids: Iterable[str]) -> list[dict[str, Any]]:
-        """Return experiments and runs outside SageMaker side by side, a row for each trial and run."""
-        of: dict[str, list[str]] = {"experiment_id": [], "run_id": []}
+        """Return experiments, trials and runs outside SageMaker side by side, a row for each trial and run."""
+        kinds = {"run_": "run_id", "trl_": "trial_id"}
+        of: dict[str, list[str]] = {}
         for one in ids:
-            of["run_id" if one.startswith("run_") else "experiment_id"].append(one)
-        return list(self._transport.get("/v1/comparison", **{k: v for k, v in of.items() if v})["rows"])
+            of.setdefault(kinds.get(one[:4], "experiment_id"), []).append(one)
+        return list(self._transport.get("/v1/comparison", **of)["rows"])
 
     def prices(self, instance_type: str | None = None, **filters: Any) -> list[dict[str, Any]]:
         """Return prices, each with its source and date."""
@@ -104,6 +110,16 @@ class Client:
         return f"<Client of {self._transport.url}>"
 
 
+def _is_file(document: Any) -> bool:
+    """Whether it is a path of a file that there is; a text may also be a model's name, or a log."""
+    if not isinstance(document, str | Path):
+        return False
+    try:
+        return Path(document).is_file()
+    except (OSError, ValueError):  # too long for a path
+        return False
+
+
 class Experiments:
     """The experiments of the key's project."""
 
@@ -113,7 +129,7 @@ class Experiments:
     def create(self, spec: Document) -> Experiment:
         """Start an experiment. `Client.plan` shows before what it would do and cost."""
         made = self._transport.post("/v1/experiments", load(spec), once=True)
-        return Experiment(self._transport, made).refresh()
+        return started(self._transport, made)
 
     def get(self, experiment_id: str) -> Experiment:
         """Return an experiment by its id."""
@@ -146,13 +162,16 @@ class Run:
         """`run_…`."""
         return str(self.raw["id"])
 
-    def push(self, metrics: str | bytes | Path | Iterable[dict[str, Any]]) -> dict[str, Any]:
+    def push(self, metrics: str | bytes | Path | Iterable[dict[str, Any]], **parameters: Any) -> dict[str, Any]:
         """Store metrics: a file that a training has written, its contents, or records with `timestamp` and `step`.
 
+        Parameters are those of the API: `started_at` for files without times, `metric` for one without a name, ….
         The answer says what was recognised as what, and what was not read.
         """
-        if isinstance(metrics, Path):
-            body: str | bytes = metrics.read_bytes()
+        if isinstance(metrics, str | Path) and _is_file(metrics):
+            body: str | bytes = Path(metrics).read_bytes()
+        elif isinstance(metrics, Path):
+            raise FileNotFoundError(metrics)
         elif isinstance(metrics, str | bytes):
             body = metrics
         else:
@@ -161,7 +180,9 @@ class Run:
             "POST",
             f"/v1/runs/{self.id}/metrics",
             content=body,
+            params=parameters,
             headers={"content-type": "text/plain"},
+            repeatable=True,  # a point that is sent twice is stored once
         )
         return dict(answer.json())
 

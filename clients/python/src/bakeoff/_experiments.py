@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from ._errors import WaitTimeoutError
+from ._errors import UnavailableError, WaitTimeoutError
 from ._html import of_recommendation
 from ._tables import frame_of_series, read_table
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _OVER = ("completed", "failed", "cancelled")
 _TRIAL_OVER = ("completed", "failed", "stopped", "refused")
 _POLL_SECONDS = 3
+# What the service takes at once: metrics, and points of all trials and metrics.
+_METRICS_MAX = 16
+_POINTS_MAX = 300_000
 
 
 class Recommendation:
@@ -117,7 +121,7 @@ class Trial:
         return self
 
     def history(self, metrics: str | Iterable[str] | None = None, *, points: int = 500) -> pd.DataFrame:
-        """Return its metrics over time: columns `at`, `step`, `metric`, `value`, `candidate`.
+        """Return its metrics over time: columns `at`, `step`, `metric`, `value`, `candidate`, `id`.
 
         Without names, all of them. Long series are thinned to `points`, extremes kept.
         """
@@ -150,7 +154,12 @@ class Trial:
 
     def retry(self) -> Trial:
         """Do a failed one once more, as a new trial."""
-        return Trial(self._transport, self._transport.post(f"/v1/trials/{self.id}/retry", once=True))
+        made = self._transport.post(f"/v1/trials/{self.id}/retry")
+        trial = Trial(self._transport, {"id": made["trials"][0]["id"], "state": "queued"})
+        try:
+            return trial.refresh()
+        except UnavailableError:  # it was made all the same
+            return trial
 
     def __repr__(self) -> str:
         return f"<Trial {self.id} {self.candidate} on {self.instance_type}: {self.state}>"
@@ -186,7 +195,9 @@ class Experiment:
     @property
     def findings(self) -> list[dict[str, Any]]:
         """What the linter has found in its specification."""
-        return list(self.raw.get("findings", []))
+        if "findings" not in self.raw:  # a row of a list has none
+            self.refresh()
+        return list(self.raw["findings"])
 
     @property
     def url(self) -> str:
@@ -204,20 +215,24 @@ class Experiment:
         Interrupting the wait leaves the experiment running. Raises `WaitTimeoutError` after `timeout` seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
+        paused: str | None = None
         bar = _Bar(self.name) if progress else None
         try:
             while True:
                 left = 60.0 if until is None else until - time.monotonic()
-                seconds = int(max(0, min(left, _POLL_SECONDS if bar else 60)))
+                seconds = math.ceil(max(0, min(left, _POLL_SECONDS if bar else 60)))
                 self.raw = self._transport.get(f"/v1/experiments/{self.id}", wait_seconds=seconds)
                 if bar:
                     bar.show(self.comparison())
                 if self.is_over:
                     return self
+                if self.raw.get("paused_reason") not in (None, paused):
+                    paused = self.raw["paused_reason"]
+                    print(f"{self.name} is paused: {paused}; experiment.resume() lets it go on")
                 if left <= 0:
-                    raise WaitTimeoutError(f"{self.name} still runs after {timeout:g} seconds", detail=self.url)
+                    raise WaitTimeoutError(f"{self.name} is still running after {timeout:g} seconds", detail=self.url)
         except KeyboardInterrupt:
-            print(f"{self.name} goes on running: experiment.cancel() stops it, {self.url} shows it")
+            print(f"{self.name} is still running: experiment.cancel() stops it, {self.url} shows it")
             raise
         finally:
             if bar:
@@ -280,11 +295,11 @@ class Experiment:
         body = {"budget_usd": budget_usd, "candidate": candidate, **options}
         body = {name: value for name, value in body.items() if value is not None}
         made = self._transport.post(f"/v1/experiments/{self.id}/full-run", body, once=True)
-        return Experiment(self._transport, made).refresh()
+        return started(self._transport, made)
 
     def add_candidate(self, candidate: dict[str, Any]) -> dict[str, Any]:
         """Add a candidate while it runs."""
-        return dict(self._transport.post(f"/v1/experiments/{self.id}/candidates", candidate, once=True))
+        return dict(self._transport.post(f"/v1/experiments/{self.id}/candidates", candidate))
 
     def change(self, **changes: Any) -> Experiment:
         """Change `budget_usd`, `deadline_hours`, `priority` or `labels`."""
@@ -318,6 +333,15 @@ class Experiment:
         return self.recommendation()._repr_html_()
 
 
+def started(transport: Transport, made: dict[str, Any]) -> Experiment:
+    """Return what was started, with its id also where it cannot be read just now: it runs, and costs."""
+    experiment = Experiment(transport, made)
+    try:
+        return experiment.refresh()
+    except UnavailableError:
+        return experiment
+
+
 def history_of(
     transport: Transport, of: dict[str, str], metrics: str | Iterable[str] | None, points: int
 ) -> pd.DataFrame:
@@ -325,11 +349,22 @@ def history_of(
     if metrics is None:
         metrics = [metric["metric"] for metric in transport.get("/v1/series", **of)["metrics"]]
     names = [metrics] if isinstance(metrics, str) else list(metrics)
+    # Those of an experiment that are too many for one answer are asked for by their trials.
+    trials = (
+        [str(raw["id"]) for raw in transport.items(f"/v1/experiments/{of['experiment_id']}/trials")]
+        if "experiment_id" in of
+        else []
+    )
+    at_once = max(1, _POINTS_MAX // points)
+    parts: list[dict[str, Any]] = [of]
+    if len(trials) > at_once:
+        parts = [{"trial_id": trials[first : first + at_once]} for first in range(0, len(trials), at_once)]
+    size = max(1, min(_METRICS_MAX, at_once // max(1, min(len(trials), at_once))))
     lines: list[dict[str, Any]] = []
-    # The service takes 16 at once.
-    for first in range(0, len(names), 16):
-        part = transport.get("/v1/series", metric=names[first : first + 16], points=points, **of)
-        lines += part["series"]
+    for part in parts:
+        for first in range(0, len(names), size):
+            read = transport.get("/v1/series", metric=names[first : first + size], points=points, **part)
+            lines += read["series"]
     return frame_of_series(lines)
 
 

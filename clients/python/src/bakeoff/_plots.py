@@ -31,6 +31,16 @@ def _colours(experiment: Experiment) -> dict[str, str]:
     return {name: f"C{at % 10}" for at, name in enumerate(names)}
 
 
+def _names(experiment: Experiment) -> dict[str, str]:
+    """Name each trial by its candidate, and by what tells it from others of that candidate."""
+    names: dict[str, str] = {}
+    for row in experiment.comparison():
+        name = row["candidate"] + (" (spot)" if row["purchase_option"] == "spot" else "")
+        repeat = sum(other.split(" #")[0] == name for other in names.values())
+        names[row["trial_id"]] = f"{name} #{repeat + 1}" if repeat else name
+    return names
+
+
 def _cost(experiment: Experiment, axes: Any) -> None:
     """Draw dollars against hours of the full run, with their 90 % intervals."""
     colours = _colours(experiment)
@@ -66,10 +76,14 @@ def _loss(experiment: Experiment, axes: Any, x: str = "hours", metric: str = "tr
     if x == "step" and len(frame) and frame["step"].isna().all():
         raise ValueError(f"{metric} was reported without steps: use x='hours'")
     colours = _colours(experiment)
-    for candidate, part in frame.groupby("candidate", sort=False):
+    names = _names(experiment)
+    for trial, part in frame.groupby("id", sort=False):
         hours = (part["at"] - part["at"].min()).dt.total_seconds() / 3600
         places = part["step"].astype(float) if x == "step" else hours
-        axes.plot(places, part["value"], label=candidate, lw=1.4, color=colours.get(candidate))
+        candidate = part["candidate"].iloc[0]
+        label = names.get(trial, candidate)
+        style = "--" if "(spot)" in label else "-"
+        axes.plot(places, part["value"], style, label=label, lw=1.4, color=colours.get(candidate))
     axes.set(
         xlabel="hours since the first value" if x == "hours" else x, ylabel=metric, title=f"{experiment.name}: measured"
     )
@@ -80,7 +94,8 @@ def _loss(experiment: Experiment, axes: Any, x: str = "hours", metric: str = "tr
 def _speed(experiment: Experiment, axes: Any) -> None:
     """Draw the measured tokens per second of each trial, with its 95 % interval."""
     rows = [row for row in experiment.comparison() if row.get("tokens_per_second")]
-    names = [f"{row['candidate']}\n{row['instance_type']}" for row in rows]
+    of_trial = _names(experiment)
+    names = [f"{of_trial[row['trial_id']]}\n{row['instance_type']}" for row in rows]
     speeds = [row["tokens_per_second"] for row in rows]
     widths = [row.get("tokens_per_second_half_width") or 0.0 for row in rows]
     colours = _colours(experiment)

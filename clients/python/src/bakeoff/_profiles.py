@@ -31,7 +31,7 @@ def resolve(url: str | None, api_key: str | None, profile: str | None) -> Target
 
     A profile's key goes to its own service only, and a named profile's service is not sent the environment's key.
     """
-    if profile is None:
+    if profile is None and not (url and api_key):
         url = url or os.environ.get("BAKEOFF_URL")
         api_key = api_key or os.environ.get("BAKEOFF_API_KEY")
         profile = os.environ.get("BAKEOFF_PROFILE")

@@ -101,15 +101,15 @@ class Reporter:
                 try:
                     record[name] = float(value)
                 except (TypeError, ValueError):
-                    self._warn(f"{name} is no number ({type(value).__name__}): it is left out")
+                    self._warn(f"{name} is not a number ({type(value).__name__}): it is left out")
             if self._thread is None:
-                values = " ".join(f"{name}={value:.10g}" for name, value in record.items() if name not in _NOT_PRINTED)
-                print(f"bakeoff step={record.get('step', 0)} {values}", flush=True)
+                values = " ".join(f"{name}={value:.10g}" for name, value in _printed(record).items())
+                print(f"bakeoff step={record.get('step', '')} {values}", flush=True)
                 return
             if len(self._queue) >= QUEUE_MAX:
                 self._queue.popleft()
                 self.dropped += 1
-                self._warn(f"the service has not been reached for long: more than {QUEUE_MAX} lines wait")
+                self._warn(f"the service has been unreachable for a long time: more than {QUEUE_MAX} lines wait")
             self._queue.append(json.dumps(record))
             if len(self._queue) >= BATCH_MAX:
                 self._wake.set()
@@ -231,7 +231,21 @@ class Reporter:
             print(f"bakeoff: {message}", file=sys.stderr, flush=True)
 
 
-_NOT_PRINTED = ("timestamp", "step")
+_STANDARD = {
+    "loss": "train_loss",
+    "eval_loss": "validation_loss",
+    "val_loss": "validation_loss",
+}
+"""What Hugging Face's Trainer and Lightning call what `METRIC_DEFINITIONS` match."""
+
+
+def _printed(record: dict[str, Any]) -> dict[str, float]:
+    values = {name: value for name, value in record.items() if name not in ("timestamp", "step")}
+    if "train_runtime" in values and "loss" not in values:
+        # The end of a Trainer's log: means of the whole run, and no figures of this step.
+        for mean in ("train_loss", "train_samples_per_second", "train_tokens_per_second", "train_steps_per_second"):
+            values.pop(mean, None)
+    return {_STANDARD.get(name, name): value for name, value in values.items()}
 
 
 def _detail(error: urllib.error.HTTPError) -> str:

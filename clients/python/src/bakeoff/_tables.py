@@ -22,7 +22,7 @@ def read_table(transport: Transport, path: str) -> pd.DataFrame:
     answer = transport.send("GET", path, params={"format": "csv"})
     frame = pd.read_csv(io.StringIO(answer.text))
     for name in frame.columns:
-        if name.endswith("_at"):
+        if name.endswith("_at") or name in ("stalled_since", "price_effective_from"):
             frame[name] = pd.to_datetime(frame[name], utc=True)
     return frame
 

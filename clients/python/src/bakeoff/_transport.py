@@ -54,15 +54,17 @@ class Transport:
         content: str | bytes | None = None,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
+        repeatable: bool = False,
     ) -> httpx.Response:
         """Send a request, and again where that is safe and may help.
 
         `once`: it makes something. It carries an idempotency key, so that repeating it makes no second.
+        `repeatable`: repeating it changes nothing more.
         """
         sent = dict(headers or {})
         if once:
             sent["idempotency-key"] = str(uuid.uuid4())
-        is_safe = once or method in ("GET", "PUT", "DELETE")
+        is_safe = once or repeatable or method in ("GET", "PUT", "DELETE")
         query = {name: value for name, value in (params or {}).items() if value is not None}
         for attempt in range(RETRIES + 1):
             error, wait = self._try(method, path, attempt, params=query, json=json, content=content, headers=sent)

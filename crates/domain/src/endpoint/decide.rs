@@ -124,6 +124,10 @@ fn in_service(facts: &EndpointFacts, revision: u32, now: DateTime<Utc>) -> Endpo
             EndpointStep::Serve
         }
     };
+    // Also while it is being changed: its end comes whatever becomes of the change.
+    if facts.state.serves() && is_to_be_announced(facts, now) {
+        return EndpointStep::Announce;
+    }
     match facts.state {
         EndpointState::Creating => tested(),
         EndpointState::Updating if revision == facts.wanted_revision => tested(),
@@ -147,15 +151,22 @@ fn sent(facts: &EndpointFacts, revision: u32, shown: u32, now: DateTime<Utc>) ->
     }
 }
 
+/// When people are told of its end.
+fn announce_at(facts: &EndpointFacts) -> Option<DateTime<Utc>> {
+    let end = facts.expires_at?;
+    Some(end - WARN_BEFORE.min(facts.time_to_live / 4))
+}
+
+fn is_to_be_announced(facts: &EndpointFacts, now: DateTime<Utc>) -> bool {
+    !facts.is_announced && announce_at(facts).is_some_and(|at| at <= now)
+}
+
 fn serving(facts: &EndpointFacts, now: DateTime<Utc>) -> EndpointStep {
     let Some(end) = facts.expires_at else {
         return EndpointStep::Serve;
     };
-    let announce_at = end - WARN_BEFORE.min(facts.time_to_live / 4);
-    if !facts.is_announced && announce_at <= now {
-        return EndpointStep::Announce;
-    }
-    let next = if facts.is_announced { end } else { announce_at };
+    let next = announce_at(facts).filter(|_| !facts.is_announced);
+    let next = next.unwrap_or(end);
     EndpointStep::Wait {
         until: next.min(now + REST),
     }
@@ -209,6 +220,29 @@ mod tests {
             expires_at: None,
             latest_end: None,
             is_announced: false,
+        }
+    }
+
+    /// Whoever uses it is told that it ends, also while a change of it does not come through.
+    #[test]
+    fn an_end_is_announced_whatever_becomes_of_a_change() {
+        for state in [
+            EndpointState::InService,
+            EndpointState::Updating,
+            EndpointState::RollingBack,
+        ] {
+            let facts = EndpointFacts {
+                expires_at: Some(NOW + TimeDelta::minutes(1)),
+                ..facts(state)
+            };
+            let step = decide(&facts, seen(EndpointStatus::InService, 0), NOW);
+            assert_eq!(step, EndpointStep::Announce, "{state:?}");
+            let told = EndpointFacts {
+                is_announced: true,
+                ..facts
+            };
+            let step = decide(&told, seen(EndpointStatus::InService, 0), NOW);
+            assert_ne!(step, EndpointStep::Announce, "{state:?}");
         }
     }
 

@@ -12,6 +12,8 @@ use crate::sagemaker::observed::{Billing, JobStatus, ObservedJob, seconds_betwee
 const ABSENT: TimeDelta = TimeDelta::hours(1);
 /// After the job has been unreadable for this long, its cost will never be reported.
 const UNREADABLE: TimeDelta = TimeDelta::hours(24);
+/// A bill that is late by more than this does not come.
+const BILL_COMES_WITHIN: TimeDelta = TimeDelta::hours(24);
 
 /// Stored facts about an orphaned job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct OrphanFacts {
     /// The longest time that an instance of it can be billed, seconds, where SageMaker has a limit; an estimate
     /// never exceeds it.
     pub longest_billed_seconds: u64,
+    /// What is booked for it, seconds, if that is an estimate: another one that is no higher would say no more.
+    pub estimated_seconds: Option<u64>,
 }
 
 /// The result of polling an orphaned job.
@@ -91,7 +95,16 @@ pub fn decide(facts: &OrphanFacts, seen: OrphanSeen<'_>, now: DateTime<Utc>) -> 
             JobStatus::Stopping => OrphanDecision::LookAgain,
             _ if job.status.is_over() && job.awaits_bill(now) => OrphanDecision::LookAgain,
             JobStatus::Completed | JobStatus::Failed | JobStatus::Stopped | JobStatus::Deleting => {
-                OrphanDecision::Settle(job.billing(facts.longest_billed_seconds, now))
+                let billing = job.billing(facts.longest_billed_seconds, now);
+                let may_come = job
+                    .ended_at
+                    .is_some_and(|end| now < end + BILL_COMES_WITHIN);
+                let says_no_more =
+                    billing.estimated && facts.estimated_seconds >= Some(billing.seconds);
+                if says_no_more && may_come {
+                    return OrphanDecision::LookAgain;
+                }
+                OrphanDecision::Settle(billing)
             }
         },
         OrphanSeen::Absent if silent >= ABSENT => unknown_end(facts),
@@ -126,6 +139,7 @@ mod tests {
             started_at: started_at.map(at),
             last_seen_at: at(1600),
             longest_billed_seconds: 100_000,
+            estimated_seconds: None,
         }
     }
 
@@ -177,6 +191,29 @@ mod tests {
             OrphanDecision::LookAgain,
             "the figure may yet come"
         );
+    }
+
+    #[test]
+    fn an_estimate_is_replaced_by_what_sagemaker_tells_and_by_no_other_estimate() {
+        let facts = OrphanFacts {
+            estimated_seconds: Some(600),
+            ..facts(None)
+        };
+        let look = |job: &ObservedJob, now| decide(&facts, OrphanSeen::Job(job), at(now));
+        let silent = job("Stopped");
+        assert_eq!(look(&silent, 2000), OrphanDecision::LookAgain);
+        let told = ObservedJob {
+            billable_seconds: Some(42),
+            ..job("Stopped")
+        };
+        assert_eq!(look(&told, 2000), settled(42, false));
+        assert_eq!(look(&silent, 700 + 86_400), settled(600, true));
+        // It ran on after its attempt: that is booked, and may pause what it belongs to.
+        let longer = ObservedJob {
+            ended_at: Some(at(1000)),
+            ..job("Stopped")
+        };
+        assert_eq!(look(&longer, 2000), settled(900, true));
     }
 
     #[test]

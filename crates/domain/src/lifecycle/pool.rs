@@ -109,12 +109,17 @@ pub fn decide(
                     estimated: false,
                 }
             }
-            (WarmPoolStatus::Reused | WarmPoolStatus::Terminated, None) if is_overdue => {
-                PoolDecision::Settle {
-                    retained_seconds: at_most,
-                    estimated: true,
-                }
-            }
+            // A job in it, or a status of which nobody here knows: it keeps nothing longer than its time to live.
+            (
+                WarmPoolStatus::Reused
+                | WarmPoolStatus::Terminated
+                | WarmPoolStatus::InUse
+                | WarmPoolStatus::Unknown(_),
+                told,
+            ) if is_overdue => PoolDecision::Settle {
+                retained_seconds: told.unwrap_or(at_most),
+                estimated: true,
+            },
             (
                 WarmPoolStatus::Reused
                 | WarmPoolStatus::Terminated
@@ -150,6 +155,29 @@ mod tests {
             absent: policy.absent_max,
         };
         decide(&facts, seen, now, &policy)
+    }
+
+    /// A job in it that is long over, or a status that nobody here knows: it is not waited for without end.
+    #[test]
+    fn a_pool_is_settled_after_its_time_whatever_is_told_of_it() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let facts = PoolFacts {
+            keep_alive_seconds: 1800,
+            job_ended_at: now - TimeDelta::days(1),
+            is_wanted: true,
+            absent: 0,
+        };
+        for status in [
+            WarmPoolStatus::InUse,
+            WarmPoolStatus::Unknown("Dreaming".to_owned()),
+        ] {
+            let decision = decide(&facts, &seen(status, None), now, &Policy::default());
+            let settled = PoolDecision::Settle {
+                retained_seconds: 1800,
+                estimated: true,
+            };
+            assert_eq!(decision, settled);
+        }
     }
 
     #[test]

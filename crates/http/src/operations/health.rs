@@ -51,7 +51,7 @@ pub(crate) async fn version(State(app): State<App>) -> Json<Version> {
         },
         now: app.clock.now(),
         clock_factor: app.clock.factor(),
-        regions: app.places.keys().cloned().collect(),
+        regions: app.settings.regions.clone(),
     })
 }
 

@@ -116,6 +116,7 @@ fn shown(fresh: &FreshKey<'_>, created_at: DateTime<Utc>) -> Response {
             created_at,
             expires_at: fresh.expires_at,
             revoked_at: None,
+            replaced_by: None,
         },
         api_key: fresh.text(),
     };
@@ -132,8 +133,8 @@ fn is_over() -> Problem {
 
 /// Replace an API key
 ///
-/// Makes a key of the same name and role. The old one stays valid for `overlap_hours`, or ends at once. Needs the role
-/// admin.
+/// Makes a key of the same name and role, for as long as the old one was made for. The old one stays valid for
+/// `overlap_hours`, or ends at once; it is replaced once. Needs the role admin.
 #[utoipa::path(post, path = "/v1/keys/{key_id}/rotate", operation_id = "rotateKey", tag = "projects",
     params(("key_id" = ApiKeyId, Path)), request_body = RotateKey,
     responses((status = 201, description = "Made; `api_key` is shown only now", body = CreatedKey), Problems))]
@@ -150,6 +151,10 @@ pub(crate) async fn rotate(
     }
     let now = real_now();
     let old = find(&app, caller, id).await?;
+    if let Some(newer) = old.replaced_by.filter(|_| old.revoked_at.is_none()) {
+        let detail = format!("{newer} was made in its place: replace or revoke that one");
+        return Err(Problem::conflict("key_is_replaced", detail));
+    }
     let role = Role::parse(&old.role).ok_or_else(Problem::internal)?;
     let lasts = old.expires_at.map(|at| now + (at - old.created_at));
     let fresh = FreshKey::new(&old.name, role, lasts);

@@ -12,7 +12,7 @@ use crate::plumbing::extract::{Id, Strict};
 use crate::plumbing::problem::{FieldError, Problem, Problems};
 use bakeoff_api::money::CorrectionView;
 use bakeoff_service::app::App;
-use bakeoff_store::money::corrections::{BilledByHand, Corrected};
+use bakeoff_store::money::corrections::{Corrected, CorrectedBill};
 
 /// No job is billed for longer than its 28 days, the stop and the transfers; a larger value was
 /// probably given in milliseconds.
@@ -70,10 +70,11 @@ pub(crate) async fn correct(
     if !errors.is_empty() {
         return Err(Problem::invalid(errors));
     }
-    let said = BilledByHand {
+    let said = CorrectedBill {
         project: caller.project,
         attempt,
         billable_seconds: new.billable_seconds,
+        training_seconds: None,
         reason: &new.reason,
     };
     match app.store.correct_billing(said, app.clock.now()).await? {
@@ -86,7 +87,7 @@ pub(crate) async fn correct(
         ))),
         Corrected::Followed => Err(Problem::conflict(
             "followed",
-            "the job outlived its attempt, and has already been billed to its end as SageMaker reported it",
+            "the job outlived its attempt, and is billed to its end as an orphaned job",
         )),
         Corrected::NotSettled => Err(Problem::conflict(
             "not_settled",

@@ -3,26 +3,28 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::spec::Precision;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::material::Material;
-use super::trainer_config;
+use super::trainer_config::{self, Fsdp};
 use crate::lint::job::strings;
 
-const MICRO_BATCH: [&str; 6] = [
+const MICRO_BATCH: [&str; 7] = [
     "per_device_train_batch_size",
     "micro_batch_size",
     "per_device_batch_size",
     "train_micro_batch_size_per_gpu",
     "batch_size_per_device",
     "batch_size",
+    // Hugging Face's scripts for SageMaker hand it to `per_device_train_batch_size`.
+    "train_batch_size",
 ];
 const ACCUMULATION: [&str; 3] = [
     "gradient_accumulation_steps",
     "accumulate_grad_batches",
     "grad_accum",
 ];
-const GLOBAL_BATCH: [&str; 3] = ["global_batch_size", "global_batch", "train_batch_size"];
+const GLOBAL_BATCH: [&str; 2] = ["global_batch_size", "global_batch"];
 const SEQUENCE: [&str; 10] = [
     "max_seq_length",
     "max_seq_len",
@@ -70,7 +72,9 @@ impl<'a> Hyperparameters<'a> {
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        let told = self.told.get(name);
+        // Scripts of argparse take both.
+        let hyphened = || self.told.get(&name.replace('_', "-"));
+        let told = self.told.get(name).or_else(hyphened);
         let configured = || self.configured.get(name).map(|(value, _)| value);
         told.or_else(configured).map(String::as_str)
     }
@@ -85,7 +89,8 @@ impl<'a> Hyperparameters<'a> {
     pub(super) fn place(&self, name: &str) -> String {
         match self.configured.get(name) {
             Some((_, from)) if !self.told.contains_key(name) => format!("{name} in {from}"),
-            _ => format!("HyperParameters.{name}"),
+            _ if self.told.contains_key(name) => format!("HyperParameters.{name}"),
+            _ => format!("HyperParameters.{}", name.replace('_', "-")),
         }
     }
 
@@ -133,13 +138,27 @@ impl<'a> Hyperparameters<'a> {
             .find_map(|name| Some((self.text(name)?, *name)))
     }
 
+    /// How the script splits the model's states, if it is told with words of Hugging Face's Trainer.
+    pub(super) fn fsdp(&self) -> Option<Fsdp> {
+        let words = self.text("fsdp")?;
+        Fsdp::of(&Map::from_iter([("fsdp".to_owned(), words.into())]))
+    }
+
+    /// DeepSpeed's configuration, where it stands in the argument itself.
+    pub(super) fn deepspeed(&self) -> Option<Map<String, Value>> {
+        serde_json::from_str(self.text("deepspeed")?).ok()
+    }
+
     fn is_on(&self, name: &str) -> bool {
         let text = self.text(name).unwrap_or_default();
         matches!(text.to_ascii_lowercase().as_str(), "true" | "1" | "yes")
     }
 
     pub(super) fn checkpoints_activations(&self) -> bool {
-        self.is_on("gradient_checkpointing") || self.is_on("activation_checkpointing")
+        // Unsloth's own, and those that keep activations in the host's memory (Axolotl).
+        let kind = self.text("gradient_checkpointing");
+        let is_named = matches!(kind, Some("unsloth" | "offload" | "offload_disk"));
+        is_named || self.is_on("gradient_checkpointing") || self.is_on("activation_checkpointing")
     }
 
     pub(super) fn precision(&self) -> Option<(Precision, &'static str)> {
@@ -178,7 +197,8 @@ impl<'a> Hyperparameters<'a> {
             .copied()
             .collect();
         let own = self.told.iter().filter(|(name, _)| {
-            !name.starts_with("sagemaker_") && !set_by_plan.contains(&name.as_str())
+            let is_set = set_by_plan.contains(&name.replace('-', "_").as_str());
+            !name.starts_with("sagemaker_") && name.as_str() != "mp_parameters" && !is_set
         });
         own.map(|(name, value)| (name.clone(), value.clone()))
             .collect()

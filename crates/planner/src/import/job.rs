@@ -4,101 +4,13 @@
 use bakeoff_domain::catalog::{hugging_face, known_models};
 use bakeoff_domain::measure::metric;
 use bakeoff_domain::spec::metric_definitions;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::draft::{Ask, Draft, StatedValue};
 use super::hyperparameters::Hyperparameters;
-use super::material::{COMPILER, Material};
+use super::left_out;
+use super::material::Material;
 use crate::lint::job::registry_region;
-
-/// Members of a body that need no word: they are taken, or stand in a description only.
-const SILENT: [&str; 34] = [
-    "TrainingJobName",
-    "HyperParameters",
-    "AlgorithmSpecification",
-    "RoleArn",
-    "InputDataConfig",
-    "OutputDataConfig",
-    "ResourceConfig",
-    "StoppingCondition",
-    "EnableManagedSpotTraining",
-    "CheckpointConfig",
-    "Environment",
-    "TrainingJobArn",
-    "TrainingJobStatus",
-    "SecondaryStatus",
-    "SecondaryStatusTransitions",
-    "FailureReason",
-    "ModelArtifacts",
-    "CreationTime",
-    "TrainingStartTime",
-    "TrainingEndTime",
-    "LastModifiedTime",
-    "FinalMetricDataList",
-    "TrainingTimeInSeconds",
-    "BillableTimeInSeconds",
-    "BillableTokenCount",
-    "ProfilingStatus",
-    "ProfilerRuleEvaluationStatuses",
-    "DebugRuleEvaluationStatuses",
-    "WarmPoolStatus",
-    "ResponseMetadata",
-    "RetryStrategy",
-    "InfraCheckConfig",
-    "SourceAlgorithm",
-    "TuningJobArn",
-];
-
-/// Members that matter, and that an experiment has no place for yet.
-const LEFT_OUT: [(&str, &str); 14] = [
-    (
-        "HyperParameterTuningJobConfig",
-        "each trial has the hyperparameters that all of its jobs share: a tuning step of a pipeline searches",
-    ),
-    (
-        "ProfilerConfig",
-        "its jobs are not profiled: set workload.techniques.profiler",
-    ),
-    (
-        "ProfilerRuleConfigurations",
-        "no profiler rules run: set workload.techniques.profiler",
-    ),
-    (
-        "DebugHookConfig",
-        "no tensors are saved: set workload.techniques.debugger",
-    ),
-    (
-        "DebugRuleConfigurations",
-        "no debugger rules run: set workload.techniques.debugger",
-    ),
-    (
-        COMPILER,
-        "SageMaker Training Compiler is discontinued: its jobs are not compiled",
-    ),
-    (
-        "VpcConfig",
-        "its jobs run outside the VPC: do not start it where they must run inside",
-    ),
-    ("EnableNetworkIsolation", "its jobs can reach the network"),
-    (
-        "EnableInterContainerTrafficEncryption",
-        "traffic between its instances is not encrypted by SageMaker",
-    ),
-    (
-        "Tags",
-        "its jobs carry the experiment's own tags: give `labels`",
-    ),
-    (
-        "TensorBoardOutputConfig",
-        "its jobs write no TensorBoard files to S3 by themselves",
-    ),
-    (
-        "ExperimentConfig",
-        "its jobs belong to no SageMaker experiment",
-    ),
-    ("RemoteDebugConfig", "remote debugging of its jobs is off"),
-    ("SessionChainingConfig", "its jobs have no chained session"),
-];
 
 /// The most characters of a name.
 const NAME_MAX: usize = 40;
@@ -124,7 +36,7 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
         ),
     }
     places(body, draft);
-    channels(body, draft);
+    channels(body, &told, draft);
     script(material, &told, draft);
     versions(image, material.commit.as_deref(), draft);
     model(material, &told, draft);
@@ -134,7 +46,7 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
     if !own.is_empty() {
         draft.take("/workload/hyperparameters", json!(own), "HyperParameters");
     }
-    left_out(body, draft);
+    left_out::name(body, draft);
     for (member, why) in &material.left_out {
         draft.leave_out(member, why);
     }
@@ -225,7 +137,35 @@ fn names(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>)
     draft.take("/workload/name", plain.as_str(), "the name");
 }
 
-fn channels(body: &Value, draft: &mut Draft<'_>) {
+/// How a channel of S3 is read where nothing else is said: each instance gets the whole folder, as it stands.
+const READ_PLAINLY: [(&str, &str); 4] = [
+    ("/DataSource/S3DataSource/S3DataType", "S3Prefix"),
+    (
+        "/DataSource/S3DataSource/S3DataDistributionType",
+        "FullyReplicated",
+    ),
+    ("/CompressionType", "None"),
+    ("/RecordWrapperType", "None"),
+];
+
+fn name_what_differs(channel: &Value, name: &str, draft: &mut Draft<'_>) {
+    for (place, plain) in READ_PLAINLY {
+        let said = channel.pointer(place).and_then(Value::as_str);
+        if said.is_some_and(|said| !said.is_empty() && said != plain) {
+            draft.leave_out(
+                &format!("InputDataConfig.{name}.{}", dotted(place)),
+                "each instance gets the whole folder, as it stands",
+            );
+        }
+    }
+}
+
+fn channels(body: &Value, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
+    // Without a network, the SDK's second version brings the sources as a channel. The third always does: there, it is
+    // what the job runs.
+    let brings_sources = told
+        .text("sagemaker_submit_directory")
+        .is_some_and(|place| place.starts_with("/opt/ml/input/data/code"));
     let all = body
         .get("InputDataConfig")
         .and_then(Value::as_array)
@@ -240,8 +180,7 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
         let uri = channel
             .pointer("/DataSource/S3DataSource/S3Uri")
             .and_then(Value::as_str);
-        // Without a network, the SDK brings the sources as a channel.
-        if name == "code" {
+        if name == "code" && brings_sources {
             continue;
         }
         let Some(uri) = uri else {
@@ -263,6 +202,7 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
                 "its data is downloaded before training, which is billed",
             );
         }
+        name_what_differs(channel, name, draft);
         taken.push(json!({"name": name, "s3_uri": uri}));
     }
     if taken.is_empty() {
@@ -284,18 +224,22 @@ fn channels(body: &Value, draft: &mut Draft<'_>) {
 fn script(material: &Material, told: &Hyperparameters<'_>, draft: &mut Draft<'_>) {
     let algorithm = material.body.get("AlgorithmSpecification");
     let member = |name: &str| algorithm.and_then(|algorithm| algorithm.get(name)).cloned();
-    if let Some(entry) = member("ContainerEntrypoint") {
+    let words = |name: &str| match member(name) {
+        Some(Value::Array(words)) => words,
+        _ => Vec::new(),
+    };
+    let (entry, arguments) = (words("ContainerEntrypoint"), words("ContainerArguments"));
+    if !entry.is_empty() {
         draft.take(
             "/workload/container_entrypoint",
-            entry,
-            "AlgorithmSpecification.ContainerEntrypoint",
+            Value::Array([entry, arguments].concat()),
+            "AlgorithmSpecification.ContainerEntrypoint and ContainerArguments",
         );
-        if member("ContainerArguments").is_some() {
-            draft.leave_out(
-                "AlgorithmSpecification.ContainerArguments",
-                "put them at the end of container_entrypoint",
-            );
-        }
+    } else if !arguments.is_empty() {
+        draft.leave_out(
+            "AlgorithmSpecification.ContainerArguments",
+            "put them into container_entrypoint, after the image's own entry point",
+        );
     }
     let Some(entry) = told.text("sagemaker_program") else {
         return;
@@ -541,51 +485,5 @@ fn limits(body: &Value, draft: &mut Draft<'_>) {
     }
     if body.pointer("/InfraCheckConfig/EnableInfraCheck") == Some(&Value::Bool(true)) {
         draft.take("/workload/techniques/infra_check", true, "InfraCheckConfig");
-    }
-}
-
-fn left_out(body: &Value, draft: &mut Draft<'_>) {
-    let empty = Map::new();
-    let entries = body.as_object().unwrap_or(&empty);
-    let is_set = |value: &Value| {
-        !matches!(value, Value::Null | Value::Bool(false))
-            && value.as_str() != Some("")
-            && value != &json!([])
-            && value != &json!({})
-    };
-    for (member, value) in entries.iter().filter(|(_, value)| is_set(value)) {
-        if let Some((_, why)) = LEFT_OUT.iter().find(|(name, _)| name == member) {
-            draft.leave_out(member, why);
-        } else if !SILENT.contains(&member.trim_end_matches(".$")) {
-            draft.leave_out(
-                member,
-                &format!("an experiment has no place for {value}")
-                    .chars()
-                    .take(160)
-                    .collect::<String>(),
-            );
-        }
-    }
-    for (pointer, why) in [
-        (
-            "/ResourceConfig/VolumeKmsKeyId",
-            "volumes of its jobs are encrypted with AWS's key",
-        ),
-        (
-            "/OutputDataConfig/KmsKeyId",
-            "its models are encrypted with AWS's key",
-        ),
-        (
-            "/ResourceConfig/TrainingPlanArn",
-            "its jobs are bought on demand or spot, not from the training plan",
-        ),
-        (
-            "/ResourceConfig/InstanceGroups",
-            "heterogeneous clusters cannot be compared: the first group's type is taken",
-        ),
-    ] {
-        if body.pointer(pointer).is_some_and(is_set) {
-            draft.leave_out(&dotted(pointer), why);
-        }
     }
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use bakeoff_domain::catalog::{hugging_face, known_models};
 use serde_json::{Map, Value};
 
-use super::trainer_config::{self, TrainerConfig};
+use super::trainer_config::{self, Fsdp, TrainerConfig};
 use super::{inside, wandb};
+use crate::lint::job::registry_region;
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
 
@@ -30,6 +31,7 @@ pub(super) struct Material {
     /// A model's `config.json`, and what said it.
     pub(super) model: Option<(Value, String)>,
     pub(super) deepspeed: Option<Map<String, Value>>,
+    pub(super) fsdp: Option<Fsdp>,
     /// What a trainer's configuration file sets, under the names that scripts are told, and whose file it is.
     pub(super) settings: BTreeMap<String, (String, &'static str)>,
     /// Of the code, where a run tells it.
@@ -132,7 +134,10 @@ impl Material {
                 );
                 self.model = Some((document.clone(), from));
             }
-            Kind::DeepspeedConfig => self.deepspeed = Some(entries),
+            Kind::DeepspeedConfig => {
+                self.take_settings(batches(&entries), DEEPSPEED);
+                self.deepspeed = Some(entries);
+            }
             Kind::Workload
             | Kind::InstanceProfile
             | Kind::Run
@@ -155,11 +160,20 @@ impl Material {
     fn take_settings_of(&mut self, document: &Value) -> bool {
         if let Some(config) = wandb::config(document) {
             self.take_run(&config);
+            if let Some(start) = wandb::start_within(document) {
+                self.commit = start.commit;
+                self.take_settings(start.settings, wandb::RUN);
+            }
         } else if let Some(start) = wandb::start(document) {
             self.commit = start.commit;
             self.take_settings(start.settings, wandb::RUN);
         } else if let Some(config) = TrainerConfig::of(document) {
-            self.take_config(config);
+            // As the API of W&B gives a run's settings: without its marks, the model's and the trainer's as one.
+            if hugging_face::is_config(document) {
+                self.take_run(document);
+            } else {
+                self.take_config(config);
+            }
         } else {
             return false;
         }
@@ -172,6 +186,7 @@ impl Material {
         if self.deepspeed.is_none() {
             self.deepspeed = config.split;
         }
+        self.fsdp = self.fsdp.or(config.fsdp);
         self.left_out.extend(config.left_out);
     }
 
@@ -207,6 +222,25 @@ impl Material {
             "import each job by itself".to_owned(),
         ))
     }
+}
+
+const DEEPSPEED: &str = "DeepSpeed's configuration";
+
+/// The sizes of DeepSpeed's batches, under the names that scripts are told; `auto` says nothing.
+fn batches(entries: &Map<String, Value>) -> BTreeMap<String, String> {
+    let names = [
+        ("train_batch_size", "global_batch_size"),
+        (
+            "train_micro_batch_size_per_gpu",
+            "train_micro_batch_size_per_gpu",
+        ),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ];
+    let counts = names.into_iter().filter_map(|(own, told)| {
+        let count = entries.get(own)?.as_u64()?;
+        Some((told.to_owned(), count.to_string()))
+    });
+    counts.collect()
 }
 
 /// Why, and what to do.
@@ -246,10 +280,32 @@ const STAND_INS: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// Without a whole ARN, nobody knows the account: neither the role nor the bucket that the SDK would make.
+fn forget_unknown_account(body: &mut Value, arguments: &Map<String, Value>) {
+    let role = arguments.get("role").and_then(Value::as_str);
+    if role.is_some_and(|role| role.starts_with("arn:")) {
+        return;
+    }
+    if let Some(members) = body.as_object_mut() {
+        members.remove("RoleArn");
+    }
+    let output = body.pointer_mut("/OutputDataConfig");
+    if let Some(output) = output.and_then(Value::as_object_mut)
+        && !arguments.contains_key("output_path")
+    {
+        output.remove("S3OutputPath");
+    }
+}
+
 /// The body that the SDK would send, without what was not said.
 fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
     let mut filled = arguments.clone();
     filled.remove(COMPILER);
+    let image = arguments.get("image_uri").and_then(Value::as_str);
+    if let Some(region) = image.and_then(registry_region) {
+        let own = filled.entry("region");
+        own.or_insert_with(|| region.into());
+    }
     let is_missing = |name: &str| match name {
         "instance_type" => {
             !arguments.contains_key(name) && !arguments.contains_key("instance_groups")
@@ -273,6 +329,7 @@ fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Re
             holder.remove(member);
         }
     }
+    forget_unknown_account(&mut body, arguments);
     if let Some(members) = body
         .as_object_mut()
         .filter(|_| arguments.contains_key(COMPILER))

@@ -15,8 +15,8 @@ use super::Known;
 use super::draft::{Ask, Draft, StatedValue};
 use super::hyperparameters::Hyperparameters;
 use super::material::Material;
+use super::own::{OwnCluster, own_profile, own_type, replica_size, split_if_needed};
 use crate::lint::job::{self, Job};
-use crate::predict::fit::{Verdict, fit};
 use crate::predict::strategy::{Question, advise};
 use crate::setup::Setup;
 
@@ -94,18 +94,28 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
     };
     let shape = described(draft);
     let own = own_type(&job);
-    let batch = global_batch(&told, own, draft);
+    if own.is_none() && !job.groups.is_empty() {
+        draft.leave_out(
+            "ResourceConfig.InstanceType",
+            "this type is not known here: it is not compared",
+        );
+    }
+    let batch = global_batch(&told, own, replica_size(&job), draft);
     let mut choices: Vec<ProposedCandidate> = own
         .into_iter()
         .map(|own| {
-            own_choice(
-                material,
-                &told,
-                OwnCluster {
-                    cluster: own,
-                    batch,
-                },
-            )
+            let of = OwnCluster {
+                cluster: own,
+                batch,
+            };
+            ProposedCandidate {
+                cluster: own,
+                profile: own_profile(material, &told, of),
+                tokens_per_second: None,
+                usd_per_hour: None,
+                usd_per_hour_max: None,
+                why: "as it is".to_owned(),
+            }
         })
         .collect();
     if let Some(shape) = &shape {
@@ -123,7 +133,13 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
         };
         for choice in &mut choices {
             let question = ask(choice.cluster);
-            split_if_needed(question, choice);
+            if let Some(profile) = split_if_needed(question, &choice.profile) {
+                choice.why = format!(
+                    "as its arguments say, the model would not fit: ZeRO {} is supposed, correct it if its script splits otherwise",
+                    profile.zero_stage
+                );
+                choice.profile = profile;
+            }
             choice.tokens_per_second = predicted(question, &choice.profile);
         }
         let mut others = others(ask, own, market);
@@ -162,19 +178,14 @@ fn with_answers(mut shape: Value, draft: &Draft<'_>) -> Value {
     shape
 }
 
-fn own_type(job: &Job) -> Option<Cluster<'static>> {
-    let group = job.groups.first()?;
-    let instance = catalog::find(&group.instance_type.value)?;
-    let count = u32::try_from(group.count.value).ok()?.max(1);
-    Some(Cluster { instance, count })
-}
-
 fn global_batch(
     told: &Hyperparameters<'_>,
     own: Option<Cluster<'_>>,
+    own_replica: u64,
     draft: &mut Draft<'_>,
 ) -> u64 {
-    let gpus = own.map(|own| u64::from(own.accelerators()));
+    // Of those that work on one micro-batch together, one counts.
+    let gpus = own.map(|own| u64::from(own.accelerators()) / own_replica.max(1));
     let gpus = gpus.or_else(|| told.processes());
     let by_parts = || {
         let ((micro, name), gpus) = (told.micro_batch()?, gpus?);
@@ -213,49 +224,6 @@ fn global_batch(
     batch.unwrap_or(BATCH_PROPOSED).max(1)
 }
 
-/// The job's own type, and the batch that it trains.
-#[derive(Clone, Copy)]
-struct OwnCluster {
-    cluster: Cluster<'static>,
-    batch: u64,
-}
-
-/// The job as it is.
-fn own_choice(
-    material: &Material,
-    told: &Hyperparameters<'_>,
-    own: OwnCluster,
-) -> ProposedCandidate {
-    let accelerators = own.cluster.accelerators();
-    let mut profile = ProfileSpec::of_batch(own.batch, accelerators);
-    let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    if let Some((micro, _)) = told.micro_batch() {
-        let each = own.batch / u64::from(accelerators).max(1);
-        profile.micro_batch_per_gpu = count(micro);
-        profile.gradient_accumulation_steps = count((each / micro).max(1));
-    }
-    profile.activation_checkpointing = told.checkpoints_activations();
-    let job = job::of_body(&material.body);
-    if let Some(library) = job.libraries.first() {
-        profile.library = library.value;
-    }
-    if let Some(entries) = &material.deepspeed {
-        crate::lint::deepspeed_profile(entries, &mut profile);
-    }
-    profile.volume_size_gb = job
-        .volume_gb
-        .and_then(|size| u32::try_from(size.value).ok())
-        .filter(|_| own.cluster.instance.nvme_gb == 0);
-    ProposedCandidate {
-        cluster: own.cluster,
-        profile,
-        tokens_per_second: None,
-        usd_per_hour: None,
-        usd_per_hour_max: None,
-        why: "as it is".to_owned(),
-    }
-}
-
 fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
     let case = crate::predict::Case::new(Setup {
         model: question.model,
@@ -265,44 +233,6 @@ fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
     })?;
     let [_, expected, _] = question.calibration.tokens_per_second(&case);
     Some(expected)
-}
-
-/// A job that runs although its model would not fit as its arguments say is split by its script: the first ZeRO stage
-/// that fits stands for that, or else the adviser's way.
-fn split_if_needed(question: Question<'_>, choice: &mut ProposedCandidate) {
-    let verdict = |profile: &ProfileSpec| {
-        let setup = Setup {
-            model: question.model,
-            profile,
-            precision: question.precision,
-            cluster: question.cluster,
-        };
-        fit(setup).verdict
-    };
-    if verdict(&choice.profile) != Verdict::DoesNotFit {
-        return;
-    }
-    let split = (1..=3).map(|zero_stage| ProfileSpec {
-        zero_stage,
-        ..choice.profile.clone()
-    });
-    let advised = || advise(question).ok().map(|advice| advice.profile);
-    let Some(profile) = split
-        .into_iter()
-        .find(|profile| verdict(profile) == Verdict::Fits)
-        .or_else(advised)
-    else {
-        return;
-    };
-    let volume_size_gb = choice.profile.volume_size_gb;
-    choice.why = format!(
-        "as its arguments say, the model would not fit: ZeRO {} is supposed, correct it if its script splits otherwise",
-        profile.zero_stage
-    );
-    choice.profile = ProfileSpec {
-        volume_size_gb,
-        ..profile
-    };
 }
 
 /// Other types that hold the model at the same batch, the cheapest per token first, one of each accelerator.

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod foreign;
+
 fn imported(documents: &[Value], answers: &[(&str, Value)]) -> Result<Import, Vec<Unreadable>> {
     let answers: BTreeMap<String, Value> = answers
         .iter()

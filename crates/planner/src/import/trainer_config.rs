@@ -14,6 +14,7 @@ pub(super) struct TrainerConfig {
     pub(super) settings: BTreeMap<String, String>,
     /// How the model is split, as DeepSpeed's configuration would say it.
     pub(super) split: Option<Map<String, Value>>,
+    pub(super) fsdp: Option<Fsdp>,
     /// What no experiment has a place for, and why.
     pub(super) left_out: Vec<(&'static str, &'static str)>,
 }
@@ -24,6 +25,7 @@ const ARGUMENTS: &str = "its TrainingArguments";
 const ACCELERATE: &str = "accelerate's configuration";
 
 const FILE: &str = "the configuration file";
+const NOT_HERE: &str = "the file is not here: send DeepSpeed's configuration as another document";
 
 /// LLaMA-Factory, FinetuningArguments; TRL, ModelConfig.
 const LLAMA_FACTORY_RANK: &str = "8";
@@ -96,13 +98,19 @@ impl TrainerConfig {
         self.split = match entries.get("deepspeed") {
             Some(Value::Object(inline)) => Some(inline.clone()),
             Some(Value::String(_)) => {
-                let why =
-                    "the file is not here: send DeepSpeed's configuration as another document";
-                self.left_out.push(("deepspeed", why));
+                self.left_out.push(("deepspeed", NOT_HERE));
                 None
             }
-            _ => sharded(entries),
+            _ => None,
         };
+        if self.split.is_none() {
+            self.fsdp = Fsdp::of(entries);
+        }
+        // On unless it is turned off (LLaMA-Factory, ModelArguments).
+        if self.from == LLAMA_FACTORY && !is_on("disable_gradient_checkpointing") {
+            let own = self.settings.entry("gradient_checkpointing".to_owned());
+            own.or_insert_with(|| "true".to_owned());
+        }
         self.left_out.push((
             FILE,
             "jobs are not sent it: keep it in the code or the image, and let per_device_train_batch_size and \
@@ -112,6 +120,13 @@ impl TrainerConfig {
 
     /// The figures of an adapter are often written where none is trained, too.
     fn adapter(&mut self, entries: &Map<String, Value>) {
+        // What a run of W&B has logged of PEFT, by the adapter's name.
+        let logged = entries.get("peft_config").and_then(Value::as_object);
+        let mut logged = logged.into_iter().flat_map(Map::values);
+        if let Some(rank) = logged.find_map(|one| one.get("r")?.as_u64()) {
+            self.settings.insert("lora_r".to_owned(), rank.to_string());
+            return;
+        }
         let text = |name: &str| entries.get(name).and_then(Value::as_str);
         let (is_trained, rank) = match self.from {
             AXOLOTL => (matches!(text("adapter"), Some("lora" | "qlora")), None),
@@ -137,14 +152,22 @@ impl TrainerConfig {
 
     fn of_accelerate(&mut self, entries: &Map<String, Value>) {
         let of = |name: &str| entries.get(name).and_then(Value::as_object);
-        if let Some(deepspeed) = of("deepspeed_config") {
-            self.split = Some(zero_of(deepspeed));
-            let steps = "gradient_accumulation_steps";
-            let told = deepspeed.get(steps).and_then(Value::as_u64);
-            self.settings
-                .extend(told.map(|told| (steps.to_owned(), told.to_string())));
-        } else {
-            self.split = sharded(entries);
+        let kind = entries.get("distributed_type").and_then(Value::as_str);
+        // What it does not use stands there all the same, often empty.
+        match (kind, of("deepspeed_config")) {
+            (Some("DEEPSPEED"), Some(deepspeed)) => {
+                if deepspeed.contains_key("deepspeed_config_file") {
+                    self.left_out.push(("deepspeed_config_file", NOT_HERE));
+                } else {
+                    self.split = Some(zero_of(deepspeed));
+                }
+                let steps = "gradient_accumulation_steps";
+                let told = deepspeed.get(steps).and_then(Value::as_u64);
+                self.settings
+                    .extend(told.map(|told| (steps.to_owned(), told.to_string())));
+            }
+            (Some("FSDP"), _) => self.fsdp = Fsdp::of(entries),
+            _ => {}
         }
         let fsdp = of("fsdp_config");
         let saves = fsdp.and_then(|fsdp| fsdp.get("fsdp_activation_checkpointing"));
@@ -184,39 +207,54 @@ pub(super) fn scalars(document: &Value) -> BTreeMap<String, String> {
     told.collect()
 }
 
-/// FSDP as the stage of ZeRO that splits the same: all of it, or all but the weights (PyTorch, ShardingStrategy; of the
-/// second version, `reshard_after_forward`).
-fn sharded(entries: &Map<String, Value>) -> Option<Map<String, Value>> {
-    let config = entries.get("fsdp_config").and_then(Value::as_object);
-    let of_config = |names: &[&str]| {
-        let found = names.iter().find_map(|name| config?.get(*name));
-        found.map(|value| match value {
-            Value::String(text) => text.to_ascii_uppercase(),
-            other => other.to_string().to_ascii_uppercase(),
+/// How PyTorch's FSDP splits a model's states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fsdp {
+    /// Of ZeRO, which splits the same: 3 all of it, 2 all but the weights.
+    pub(super) zero_stage: u8,
+    /// Within each machine only.
+    pub(super) is_hybrid: bool,
+    /// Whether the states are in the host's memory.
+    pub(super) is_offloaded: bool,
+}
+
+impl Fsdp {
+    /// By the words and numbers of PyTorch's ShardingStrategy; of FSDP's second version, by `reshard_after_forward`.
+    /// `None` where nothing is split.
+    pub(super) fn of(entries: &Map<String, Value>) -> Option<Self> {
+        let config = entries.get("fsdp_config").and_then(Value::as_object);
+        let of_config = |names: &[&str]| {
+            let found = names.iter().find_map(|name| config?.get(*name));
+            found.map(|value| match value {
+                Value::String(text) => text.to_ascii_uppercase(),
+                other => other.to_string().to_ascii_uppercase(),
+            })
+        };
+        let words = match entries.get("fsdp") {
+            Some(Value::String(text)) => text.to_ascii_uppercase(),
+            Some(Value::Array(words)) => json!(words).to_string().to_ascii_uppercase(),
+            _ => String::new(),
+        };
+        let strategy = of_config(&["fsdp_sharding_strategy", "sharding_strategy"]);
+        let reshards = of_config(&["fsdp_reshard_after_forward", "reshard_after_forward"]);
+        let offloads = of_config(&["fsdp_offload_params", "offload_params"]);
+        let is_offloaded = offloads.as_deref() == Some("TRUE") || words.contains("OFFLOAD");
+        let told = strategy.or(reshards).unwrap_or(words);
+        Some(Self {
+            zero_stage: stage(&told)?,
+            is_hybrid: matches!(told.as_str(), "4" | "5") || told.contains("HYBRID_SHARD"),
+            is_offloaded,
         })
-    };
-    let words = match entries.get("fsdp") {
-        Some(Value::String(text)) => text.to_ascii_uppercase(),
-        Some(Value::Array(words)) => json!(words).to_string().to_ascii_uppercase(),
-        _ => String::new(),
-    };
-    let strategy = of_config(&["fsdp_sharding_strategy", "sharding_strategy"]);
-    let reshards = of_config(&["fsdp_reshard_after_forward", "reshard_after_forward"]);
-    let told = strategy.or(reshards).unwrap_or(words);
-    let stage = match told.as_str() {
-        "1" | "TRUE" => 3,
-        "2" | "FALSE" => 2,
-        told if told.contains("FULL_SHARD") => 3,
-        told if told.contains("SHARD_GRAD_OP") => 2,
-        _ => return None,
-    };
-    let offloads = of_config(&["fsdp_offload_params", "offload_params"]);
-    let mut zero = Map::from_iter([("stage".to_owned(), stage.into())]);
-    if offloads.as_deref() == Some("TRUE") {
-        zero.insert("offload_optimizer".to_owned(), json!({"device": "cpu"}));
     }
-    Some(Map::from_iter([(
-        "zero_optimization".to_owned(),
-        zero.into(),
-    )]))
+}
+
+fn stage(strategy: &str) -> Option<u8> {
+    let has = |word: &str| strategy.contains(word);
+    match strategy {
+        "1" | "4" | "TRUE" => Some(3),
+        "2" | "5" | "FALSE" => Some(2),
+        _ if has("HYBRID_SHARD_ZERO2") || has("SHARD_GRAD_OP") => Some(2),
+        _ if has("FULL_SHARD") || has("HYBRID_SHARD") => Some(3),
+        _ => None,
+    }
 }

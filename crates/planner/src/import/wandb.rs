@@ -16,7 +16,8 @@ pub(super) fn config(document: &Value) -> Option<Value> {
     let entries = document.as_object()?;
     let has = |name: &str| entries.contains_key(name);
     // A run's summary is marked the same way, and says how it went instead.
-    if !OWN.iter().any(|name| has(name)) || has("_runtime") {
+    let is_summary = has("_runtime") || document.pointer("/_wandb/runtime").is_some();
+    if !OWN.iter().any(|name| has(name)) || is_summary {
         return None;
     }
     let settings = entries
@@ -38,16 +39,28 @@ pub(super) struct RunStart {
     pub(super) commit: Option<String>,
 }
 
-/// Reads a run's `wandb-metadata.json`; `None` if it is no such file.
+/// The start that newer versions keep within `config.yaml`, if one process alone has written it.
+pub(super) fn start_within(document: &Value) -> Option<RunStart> {
+    let writers = document.pointer("/_wandb/value/e")?.as_object()?;
+    let mut starts = writers.values().filter_map(start);
+    let one = starts.next()?;
+    starts.next().is_none().then_some(one)
+}
+
+/// Reads a run's `wandb-metadata.json`; `None` if it is no such file. An anonymous run names no executable.
 pub(super) fn start(document: &Value) -> Option<RunStart> {
     let entries = document.as_object()?;
-    let is_start = entries.contains_key("program") && entries.contains_key("executable");
+    let has = |name: &str| entries.contains_key(name);
+    let is_start = has("program") && (has("executable") || has("startedAt") || has("started_at"));
     if !is_start {
         return None;
     }
     let mut settings = arguments(entries);
     if let Some(count) = entries.get("gpu_count").and_then(Value::as_u64) {
-        settings.insert("num_processes".to_owned(), count.to_string());
+        let nodes = document.pointer("/slurm/nnodes").and_then(Value::as_str);
+        let nodes: u64 = nodes.and_then(|count| count.parse().ok()).unwrap_or(1);
+        let processes = count.saturating_mul(nodes);
+        settings.insert("num_processes".to_owned(), processes.to_string());
     }
     let commit = document.pointer("/git/commit").and_then(Value::as_str);
     Some(RunStart {
@@ -66,6 +79,10 @@ fn arguments(entries: &Map<String, Value>) -> BTreeMap<String, String> {
         let Some(flag) = word.strip_prefix("--") else {
             if let Some(name) = named.take() {
                 told.insert(name, word.to_owned());
+            } else if let Some((name, value)) = word.trim_start_matches('+').split_once('=') {
+                // Hydra's: `optimizer.lr=0.1`.
+                let name = name.rsplit('.').next().unwrap_or(name);
+                told.insert(underscored(name), value.to_owned());
             }
             continue;
         };
@@ -100,6 +117,7 @@ mod tests {
         assert_eq!(config(&json!({"learning_rate": {"value": 1}})), None);
         let summary = json!({"_wandb": {"runtime": 60}, "_runtime": 60, "train/loss": 2.1});
         assert_eq!(config(&summary), None);
+        assert_eq!(config(&json!({"_wandb": {"runtime": 0}})), None);
     }
 
     #[test]
@@ -115,5 +133,23 @@ mod tests {
         assert_eq!((told("max_steps"), told("lr")), (Some("500"), Some("-1")));
         assert_eq!(told("num_processes"), Some("8"));
         assert_eq!(super::start(&json!({"program": "x"})), None);
+        // On two machines of Slurm's, anonymous, and configured by Hydra.
+        let file = json!({"program": "/code/train.py", "startedAt": "2026-05-09T10:00:00Z", "gpu_count": 4, "slurm": {"nnodes": "2"},
+            "args": ["+trainer.max_steps=500", "BATCH-SIZE=8"]});
+        let start = super::start(&file).unwrap();
+        let told = |name: &str| start.settings.get(name).map(String::as_str);
+        assert_eq!(
+            (told("max_steps"), told("num_processes")),
+            (Some("500"), Some("8"))
+        );
+        assert_eq!(told("BATCH_SIZE"), Some("8"));
+        let within = json!({"_wandb": {"value": {"e": {"w1": file}}}});
+        assert_eq!(start_within(&within).as_ref(), Some(&start));
+        let both = json!({"_wandb": {"value": {"e": {"w1": file, "w2": file}}}});
+        assert_eq!(
+            start_within(&both),
+            None,
+            "of several processes, none stands for all"
+        );
     }
 }

@@ -39,14 +39,20 @@ const BUDGET_USD_MAX: u32 = 1_000_000_000;
 /// The user's share of the 100 hyperparameters and 100 environment variables that a job may have.
 const USER_ENTRIES_MAX: usize = 80;
 
+/// What people read as it stands: nothing in it steers a terminal or turns the direction of other text around.
 fn is_name(name: &str) -> bool {
-    !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX
+    let is_order = |one: char| {
+        one.is_control() || matches!(one, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX && !name.contains(is_order)
 }
 
 fn name_length(pointer: &str) -> Finding {
     found("name-length", pointer)
-        .says("the name is empty or too long")
-        .fix(format!("use 1 to {NAME_CHARS_MAX} characters"))
+        .says("the name is empty, too long, or has characters that are not shown")
+        .fix(format!(
+            "use 1 to {NAME_CHARS_MAX} characters, without control characters"
+        ))
 }
 
 pub(super) fn experiment(spec: &ExperimentSpec, findings: &mut Vec<Finding>) {

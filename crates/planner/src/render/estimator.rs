@@ -152,20 +152,25 @@ fn strings(value: Option<&Value>) -> BTreeMap<String, String> {
 }
 
 fn channels(arguments: &Map<String, Value>) -> Vec<Channel> {
-    let inputs = arguments
-        .get("inputs")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
-    inputs
-        .filter_map(|(name, uri)| {
-            Some(Channel {
-                name: name.clone(),
-                s3_uri: uri.as_str()?.to_owned(),
-                size_gb: None,
-            })
+    let channel = |name: &str, input: &Value| {
+        // A place, or the arguments of a TrainingInput.
+        let uri = input.as_str().or_else(|| input.get("s3_data")?.as_str())?;
+        Some(Channel {
+            name: name.to_owned(),
+            s3_uri: uri.to_owned(),
+            size_gb: None,
         })
-        .collect()
+    };
+    match arguments.get("inputs") {
+        Some(Value::Object(inputs)) => {
+            let all = inputs.iter();
+            all.filter_map(|(name, input)| channel(name, input))
+                .collect()
+        }
+        // One place is the channel `training` (Estimator.fit).
+        Some(input) => channel("training", input).into_iter().collect(),
+        None => Vec::new(),
+    }
 }
 
 fn metrics(arguments: &Map<String, Value>) -> Vec<MetricDefinition> {
@@ -252,9 +257,12 @@ fn script(arguments: &Map<String, Value>) -> Result<ScriptSpec, String> {
         bucket.trim_end_matches('/'),
         text(arguments, "job_name").unwrap_or_default()
     );
+    // What is in S3 already is not uploaded anew.
+    let own = text(arguments, "source_dir").filter(|place| place.starts_with("s3://"));
+    let uploaded = || format!("{folder}/source/sourcedir.tar.gz");
     Ok(ScriptSpec {
         entry_point: entry_point.to_owned(),
-        source_s3_uri: format!("{folder}/source/sourcedir.tar.gz"),
+        source_s3_uri: own.map_or_else(uploaded, str::to_owned),
     })
 }
 

@@ -80,6 +80,7 @@ pub fn trial_view(mut trial: ShownTrial, now: DateTime<Utc>) -> TrialView {
         retry_of: trial.retry_of,
         created_at: trial.created_at,
         ended_at: trial.ended_at,
+        as_of: now,
     }
 }
 

@@ -333,11 +333,18 @@ impl ClaimedPipeline<'_> {
                 PreparedStep::Model(id) => StepWork::Model(*id),
                 PreparedStep::NewModel(model) => model.work(pipeline),
             };
-        self.means.held_usd += ready.budget_usd();
         let (store, now) = (&self.app.store, self.app.clock.now());
-        let written = store
-            .start_step(pipeline, place, &work, ready.fingerprint(), now)
-            .await?;
+        let started = store.start_step(pipeline, place, &work, ready.fingerprint(), now);
+        let written = match started.await {
+            Err(error) if error.is_full_run_alive() => {
+                // The other steps go on; this one is looked at again with them.
+                let why = "another full run of this experiment is under way";
+                store.step_waits(pipeline, place, why).await?;
+                return Ok(WriteOutcome::Done);
+            }
+            written => written?,
+        };
+        self.means.held_usd += ready.budget_usd();
         crash::point("after_step");
         self.app.wake_schedulers();
         Ok(written)

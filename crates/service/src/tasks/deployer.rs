@@ -271,8 +271,8 @@ impl Change<'_> {
         };
         match send(app, endpoint, name, revision).await? {
             Ok(()) => (next.update_sent, next.update_forgotten) = (true, false),
-            Err(AwsError::Rejected { code, message }) if !is_back && !is_busy(&message) => {
-                let why = format!("the update was refused: {code}: {message}");
+            Err(error) if !is_back && is_refusal(&error) => {
+                let why = format!("the update was refused: {error}");
                 next.state = Some(EndpointState::InService);
                 next.wanted_revision = Some(endpoint.revision);
                 next.outcome = Some(why.clone());
@@ -305,9 +305,14 @@ impl Change<'_> {
     }
 }
 
-/// An endpoint that is being changed takes no other change.
-fn is_busy(message: &str) -> bool {
-    message.contains("in-progress")
+/// Whether asking again would change nothing: what serves goes on serving. An endpoint that is being changed takes no
+/// other change, and will.
+fn is_refusal(error: &AwsError) -> bool {
+    match error {
+        AwsError::Rejected { message, .. } => !message.contains("in-progress"),
+        AwsError::LimitExceeded(_) | AwsError::Denied(_) => true,
+        _ => false,
+    }
 }
 
 async fn send(
@@ -334,6 +339,21 @@ async fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_asking_again_does_not_change_is_a_refusal() {
+        let rejected = |message: &str| AwsError::Rejected {
+            code: "ValidationException".to_owned(),
+            message: message.to_owned(),
+        };
+        assert!(is_refusal(&rejected("no such model")));
+        assert!(!is_refusal(&rejected("an update is in-progress")));
+        // Blue and green need twice the instances for a while.
+        assert!(is_refusal(&AwsError::LimitExceeded(String::new())));
+        assert!(is_refusal(&AwsError::Denied(String::new())));
+        assert!(!is_refusal(&AwsError::Throttled(String::new())));
+        assert!(!is_refusal(&AwsError::Unknown(String::new())));
+    }
 
     #[test]
     fn an_answer_is_held_against_what_is_expected() {

@@ -36,17 +36,10 @@ pub async fn tick(app: &App) -> Result<usize, StoreError> {
 }
 
 async fn conclude(app: &App, one: Concludable) -> Result<bool, StoreError> {
-    let Concludable {
-        project,
-        id,
-        is_step,
-        ..
-    } = one;
-    if is_step {
-        let now = app.clock.now();
-        return app.store.conclude_step(project, id, now).await;
+    if one.is_step {
+        return app.store.conclude_step(one, app.clock.now()).await;
     }
-    let Some(experiment) = app.store.experiment(project, id).await? else {
+    let Some(experiment) = app.store.experiment(one.project, one.id).await? else {
         return Ok(false);
     };
     let now = app.clock.now();

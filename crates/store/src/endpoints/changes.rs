@@ -61,18 +61,12 @@ impl Store {
         next: &EndpointNext,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_endpoint_once(endpoint, next, now)).await
-    }
-
-    async fn record_endpoint_once(
-        &self,
-        endpoint: &Endpoint,
-        next: &EndpointNext,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        lock(&mut tx, endpoint).await?;
-        record(tx, endpoint, next, now).await
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            lock(&mut tx, endpoint).await?;
+            record(tx, endpoint, next, now).await
+        };
+        retried(transaction).await
     }
 
     /// Asks for another model in an endpoint that serves; false if it does not, or is being changed. Like each change
@@ -149,32 +143,27 @@ impl Store {
             due_at: Some(now),
             ..EndpointNext::default()
         };
-        retried(|| self.delete_endpoint_once(endpoint, &next, now)).await
-    }
-
-    /// It is written over what the deployer holds: a claim counts up, and the older one writes nothing.
-    async fn delete_endpoint_once(
-        &self,
-        endpoint: &Endpoint,
-        next: &EndpointNext,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        lock(&mut tx, endpoint).await?;
-        let claimed = sqlx::query_scalar!(
-            "UPDATE endpoints SET claims = claims + 1 WHERE id = $1 AND ended_at IS NULL RETURNING claims",
-            endpoint.id.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(claims) = claimed else {
-            return Ok(false);
+        let next = &next;
+        // Written over what the deployer holds: a claim counts up, and the older one writes nothing.
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            lock(&mut tx, endpoint).await?;
+            let claimed = sqlx::query_scalar!(
+                "UPDATE endpoints SET claims = claims + 1 WHERE id = $1 AND ended_at IS NULL RETURNING claims",
+                endpoint.id.0,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(claims) = claimed else {
+                return Ok(false);
+            };
+            let endpoint = Endpoint {
+                claims,
+                ..endpoint.clone()
+            };
+            record(tx, &endpoint, next, now).await
         };
-        let endpoint = Endpoint {
-            claims,
-            ..endpoint.clone()
-        };
-        record(tx, &endpoint, next, now).await
+        retried(transaction).await
     }
 
     /// Extends the time to live of an endpoint that serves, and reserves what that may cost.
@@ -191,64 +180,58 @@ impl Store {
             amount: by.usd,
             at: now,
         };
-        let extended = retried(|| self.extend_endpoint_once(endpoint, by, ask)).await?;
+        let transaction = || async move {
+            let now = ask.at;
+            let mut tx = self.pool.begin().await?;
+            let seconds = i64::from(by.hours) * 3600;
+            let job = sqlx::query!(
+                r#"UPDATE jobs SET reserved_training_usd = reserved_training_usd + $2
+                   WHERE trial_id = $1 AND state = 'running' AND settled_at IS NULL RETURNING id, price_id"#,
+                endpoint.trial_id.0,
+                by.usd.0,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(job) = job else {
+                return Ok(Extended::NotServing);
+            };
+            let of = ExtendedEndpoint {
+                id: endpoint.id,
+                experiment: endpoint.experiment_id,
+            };
+            if let Some(no) = own_budget::prepare(&mut tx, of, by, now).await? {
+                return Ok(no);
+            }
+            let alarms = match budget::reserve(&mut tx, self.caps, ask).await? {
+                Ok(alarms) => alarms,
+                Err(why) => return Ok(Extended::NotReserved(why)),
+            };
+            let account = Account {
+                project_id: endpoint.project_id,
+                experiment_id: endpoint.experiment_id,
+                trial_id: endpoint.trial_id,
+                job_id: JobId(job.id),
+                price_id: PriceId(job.price_id),
+            };
+            reserve_more(&mut tx, &account, by.usd, now).await?;
+            sqlx::query!(
+                "UPDATE trials SET billed_seconds_max = billed_seconds_max + $2 WHERE id = $1",
+                endpoint.trial_id.0,
+                seconds,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if !lives_longer(&mut tx, endpoint, seconds, now).await? {
+                return Ok(Extended::Changed);
+            }
+            events::commit(tx, &alarms, now).await?;
+            Ok(Extended::Done)
+        };
+        let extended = retried(transaction).await?;
         if let Extended::NotReserved(NotReserved::Short(short)) = &extended {
             self.tell_used_up(short, ask).await?;
         }
         Ok(extended)
-    }
-
-    async fn extend_endpoint_once(
-        &self,
-        endpoint: &Endpoint,
-        by: Extension,
-        ask: Ask,
-    ) -> Result<Extended, StoreError> {
-        let now = ask.at;
-        let mut tx = self.pool.begin().await?;
-        let seconds = i64::from(by.hours) * 3600;
-        let job = sqlx::query!(
-            r#"UPDATE jobs SET reserved_training_usd = reserved_training_usd + $2
-               WHERE trial_id = $1 AND state = 'running' AND settled_at IS NULL RETURNING id, price_id"#,
-            endpoint.trial_id.0,
-            by.usd.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(job) = job else {
-            return Ok(Extended::NotServing);
-        };
-        let of = ExtendedEndpoint {
-            id: endpoint.id,
-            experiment: endpoint.experiment_id,
-        };
-        if let Some(no) = own_budget::prepare(&mut tx, of, by, now).await? {
-            return Ok(no);
-        }
-        let alarms = match budget::reserve(&mut tx, self.caps, ask).await? {
-            Ok(alarms) => alarms,
-            Err(why) => return Ok(Extended::NotReserved(why)),
-        };
-        let account = Account {
-            project_id: endpoint.project_id,
-            experiment_id: endpoint.experiment_id,
-            trial_id: endpoint.trial_id,
-            job_id: JobId(job.id),
-            price_id: PriceId(job.price_id),
-        };
-        reserve_more(&mut tx, &account, by.usd, now).await?;
-        sqlx::query!(
-            "UPDATE trials SET billed_seconds_max = billed_seconds_max + $2 WHERE id = $1",
-            endpoint.trial_id.0,
-            seconds,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if !lives_longer(&mut tx, endpoint, seconds, now).await? {
-            return Ok(Extended::Changed);
-        }
-        events::commit(tx, &alarms, now).await?;
-        Ok(Extended::Done)
     }
 }
 

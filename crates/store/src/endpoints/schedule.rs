@@ -172,53 +172,47 @@ impl Store {
         trouble: EndTrouble<'_>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        retried(|| self.record_end_trouble_once(trial, trouble, now)).await
-    }
-
-    async fn record_end_trouble_once(
-        &self,
-        trial: TrialId,
-        trouble: EndTrouble<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            r#"SELECT e.id, e.project_id, e.experiment_id, e.schedule_refused_at,
-                      (SELECT job_name FROM jobs WHERE trial_id = e.trial_id ORDER BY number DESC LIMIT 1) AS job_name
-               FROM endpoints e WHERE e.trial_id = $1 FOR NO KEY UPDATE OF e"#,
-            trial.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row else { return Ok(()) };
-        sqlx::query!(
-            r#"UPDATE endpoints
-               SET schedule_trouble = left($2, 1000), schedule_tried_at = $3,
-                   scheduled_end_at = CASE WHEN $5 THEN NULL ELSE scheduled_end_at END,
-                   scheduled_job = CASE WHEN $5 THEN NULL ELSE scheduled_job END,
-                   schedule_refused_at = CASE WHEN $4 THEN coalesce(schedule_refused_at, $3) ELSE schedule_refused_at END
-               WHERE id = $1"#,
-            row.id,
-            trouble.why,
-            now,
-            trouble.is_refusal,
-            trouble.is_gone,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let is_news = trouble.is_refusal && row.schedule_refused_at.is_none();
-        let told = is_news.then(|| {
-            let subject = EventSubject {
-                project: ProjectId(row.project_id),
-                experiment: ExperimentId(row.experiment_id),
-                trial: Some(trial),
-            };
-            subject.told(Event::TrialEndRefused {
-                job_name: row.job_name.unwrap_or_default(),
-                reason: trouble.why.to_owned(),
-            })
-        });
-        let told: Vec<_> = told.into_iter().collect();
-        events::commit(tx, &told, now).await
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let row = sqlx::query!(
+                r#"SELECT e.id, e.project_id, e.experiment_id, e.schedule_refused_at,
+                          (SELECT job_name FROM jobs WHERE trial_id = e.trial_id ORDER BY number DESC LIMIT 1) AS job_name
+                   FROM endpoints e WHERE e.trial_id = $1 FOR NO KEY UPDATE OF e"#,
+                trial.0,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row else { return Ok(()) };
+            sqlx::query!(
+                r#"UPDATE endpoints
+                   SET schedule_trouble = left($2, 1000), schedule_tried_at = $3,
+                       scheduled_end_at = CASE WHEN $5 THEN NULL ELSE scheduled_end_at END,
+                       scheduled_job = CASE WHEN $5 THEN NULL ELSE scheduled_job END,
+                       schedule_refused_at = CASE WHEN $4 THEN coalesce(schedule_refused_at, $3) ELSE schedule_refused_at END
+                   WHERE id = $1"#,
+                row.id,
+                trouble.why,
+                now,
+                trouble.is_refusal,
+                trouble.is_gone,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let is_news = trouble.is_refusal && row.schedule_refused_at.is_none();
+            let told = is_news.then(|| {
+                let subject = EventSubject {
+                    project: ProjectId(row.project_id),
+                    experiment: ExperimentId(row.experiment_id),
+                    trial: Some(trial),
+                };
+                subject.told(Event::TrialEndRefused {
+                    job_name: row.job_name.unwrap_or_default(),
+                    reason: trouble.why.to_owned(),
+                })
+            });
+            let told: Vec<_> = told.into_iter().collect();
+            events::commit(tx, &told, now).await
+        };
+        retried(transaction).await
     }
 }

@@ -61,7 +61,7 @@ impl Store {
         new: Addition<'_>,
         now: DateTime<Utc>,
     ) -> Result<Added, StoreError> {
-        retried(|| async move {
+        let transaction = || async move {
             let mut tx = self.pool.begin().await?;
             if let Some(why) = hindrance(&mut tx, project, id, new.based_on).await? {
                 return Ok(why);
@@ -84,8 +84,8 @@ impl Store {
             let told = Event::ExperimentChanged(new.change.clone());
             events::commit(tx, &[subject.told(told)], now).await?;
             Ok(Added::Done)
-        })
-        .await
+        };
+        retried(transaction).await
     }
 }
 

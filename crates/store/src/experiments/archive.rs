@@ -40,74 +40,67 @@ impl Store {
         how: PutAway,
         now: DateTime<Utc>,
     ) -> Result<Away, StoreError> {
-        retried(|| self.put_away_once(project, id, how, now)).await
-    }
-
-    async fn put_away_once(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        how: PutAway,
-        now: DateTime<Utc>,
-    ) -> Result<Away, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            r#"SELECT ended_at IS NOT NULL AS "is_over!", deleted_at IS NOT NULL AS "is_deleted!",
-                      purged_at IS NOT NULL AS "is_purged!", archived_at IS NOT NULL AS "is_archived!",
-                      EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id)
-                      OR EXISTS (SELECT FROM ci_rounds r WHERE r.experiment_id = e.id) AS "is_part!"
-               FROM experiments e WHERE id = $1 AND project_id = $2 AND kind = 'comparison' FOR NO KEY UPDATE"#,
-            id.0,
-            project.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(row) = row.filter(|row| !row.is_purged) else {
-            return Ok(Away::Absent);
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let row = sqlx::query!(
+                r#"SELECT ended_at IS NOT NULL AS "is_over!", deleted_at IS NOT NULL AS "is_deleted!",
+                          purged_at IS NOT NULL AS "is_purged!", archived_at IS NOT NULL AS "is_archived!",
+                          EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id)
+                          OR EXISTS (SELECT FROM ci_rounds r WHERE r.experiment_id = e.id) AS "is_part!"
+                   FROM experiments e WHERE id = $1 AND project_id = $2 AND kind = 'comparison' FOR NO KEY UPDATE"#,
+                id.0,
+                project.0,
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(row) = row.filter(|row| !row.is_purged) else {
+                return Ok(Away::Absent);
+            };
+            match how {
+                PutAway::Archive | PutAway::Unarchive if row.is_deleted => return Ok(Away::Absent),
+                PutAway::Archive | PutAway::Delete if !row.is_over => return Ok(Away::Running),
+                PutAway::Delete if row.is_part => return Ok(Away::PartOfMore),
+                _ => {}
+            }
+            let (archived, deleted) = match how {
+                PutAway::Archive => (Some(true), None),
+                PutAway::Unarchive => (Some(false), None),
+                PutAway::Delete => (None, Some(true)),
+                PutAway::Restore => (None, Some(false)),
+            };
+            sqlx::query!(
+                r#"UPDATE experiments
+                   SET archived_at = CASE WHEN $2::boolean THEN coalesce(archived_at, $4) WHEN NOT $2 THEN NULL ELSE archived_at END,
+                       deleted_at = CASE WHEN $3::boolean THEN coalesce(deleted_at, $4) WHEN NOT $3 THEN NULL ELSE deleted_at END
+                   WHERE id = $1"#,
+                id.0,
+                archived,
+                deleted,
+                now,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let archived = archived.filter(|wanted| *wanted != row.is_archived);
+            let deleted = deleted.filter(|wanted| *wanted != row.is_deleted);
+            if archived.is_none() && deleted.is_none() {
+                tx.commit().await?;
+                return Ok(Away::Done);
+            }
+            let change = Change {
+                archived,
+                deleted,
+                ..Change::default()
+            };
+            let subject = EventSubject {
+                project,
+                experiment: id,
+                trial: None,
+            };
+            let told = subject.told(Event::ExperimentChanged(change));
+            events::commit(tx, &[told], now).await?;
+            Ok(Away::Done)
         };
-        match how {
-            PutAway::Archive | PutAway::Unarchive if row.is_deleted => return Ok(Away::Absent),
-            PutAway::Archive | PutAway::Delete if !row.is_over => return Ok(Away::Running),
-            PutAway::Delete if row.is_part => return Ok(Away::PartOfMore),
-            _ => {}
-        }
-        let (archived, deleted) = match how {
-            PutAway::Archive => (Some(true), None),
-            PutAway::Unarchive => (Some(false), None),
-            PutAway::Delete => (None, Some(true)),
-            PutAway::Restore => (None, Some(false)),
-        };
-        sqlx::query!(
-            r#"UPDATE experiments
-               SET archived_at = CASE WHEN $2::boolean THEN coalesce(archived_at, $4) WHEN NOT $2 THEN NULL ELSE archived_at END,
-                   deleted_at = CASE WHEN $3::boolean THEN coalesce(deleted_at, $4) WHEN NOT $3 THEN NULL ELSE deleted_at END
-               WHERE id = $1"#,
-            id.0,
-            archived,
-            deleted,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let archived = archived.filter(|wanted| *wanted != row.is_archived);
-        let deleted = deleted.filter(|wanted| *wanted != row.is_deleted);
-        if archived.is_none() && deleted.is_none() {
-            tx.commit().await?;
-            return Ok(Away::Done);
-        }
-        let change = Change {
-            archived,
-            deleted,
-            ..Change::default()
-        };
-        let subject = EventSubject {
-            project,
-            experiment: id,
-            trial: None,
-        };
-        let told = subject.told(Event::ExperimentChanged(change));
-        events::commit(tx, &[told], now).await?;
-        Ok(Away::Done)
+        retried(transaction).await
     }
 
     /// Experiments that were deleted before a moment, and not purged yet.
@@ -130,48 +123,47 @@ impl Store {
     /// Forgets what a deleted experiment has measured, and its log lines. False if it was restored meanwhile.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn purge(&self, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        retried(|| self.purge_once(id, now)).await
-    }
-
-    async fn purge_once(&self, id: ExperimentId, now: DateTime<Utc>) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let marked = sqlx::query!(
-            r#"UPDATE experiments SET purged_at = $2
-               WHERE id = $1 AND deleted_at IS NOT NULL AND purged_at IS NULL"#,
-            id.0,
-            now,
-        );
-        if marked.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let series: Vec<i32> = sqlx::query_scalar!(
-            "SELECT s.id FROM series s JOIN trials t ON t.id = s.trial_id WHERE t.experiment_id = $1",
-            id.0,
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        sqlx::query!("DELETE FROM samples WHERE series_id = ANY($1)", &series)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let marked = sqlx::query!(
+                r#"UPDATE experiments SET purged_at = $2
+                   WHERE id = $1 AND deleted_at IS NOT NULL AND purged_at IS NULL"#,
+                id.0,
+                now,
+            );
+            if marked.execute(&mut *tx).await?.rows_affected() == 0 {
+                return Ok(false);
+            }
+            let series: Vec<i32> = sqlx::query_scalar!(
+                "SELECT s.id FROM series s JOIN trials t ON t.id = s.trial_id WHERE t.experiment_id = $1",
+                id.0,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            sqlx::query!("DELETE FROM samples WHERE series_id = ANY($1)", &series)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!(
+                "DELETE FROM sample_chunks WHERE series_id = ANY($1)",
+                &series
+            )
             .execute(&mut *tx)
             .await?;
-        sqlx::query!(
-            "DELETE FROM sample_chunks WHERE series_id = ANY($1)",
-            &series
-        )
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query!("DELETE FROM rollups WHERE series_id = ANY($1)", &series)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query!("DELETE FROM series WHERE id = ANY($1)", &series)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query!("DELETE FROM post_mortems WHERE experiment_id = $1", id.0)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query!("DELETE FROM race_looks WHERE experiment_id = $1", id.0)
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(true)
+            sqlx::query!("DELETE FROM rollups WHERE series_id = ANY($1)", &series)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM series WHERE id = ANY($1)", &series)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM post_mortems WHERE experiment_id = $1", id.0)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM race_looks WHERE experiment_id = $1", id.0)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(true)
+        };
+        retried(transaction).await
     }
 }

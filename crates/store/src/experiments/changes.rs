@@ -36,63 +36,55 @@ impl Store {
         based_on: Option<u32>,
         now: DateTime<Utc>,
     ) -> Result<Changed, StoreError> {
-        retried(|| self.change_experiment_once(project, id, change, based_on, now)).await
-    }
-
-    async fn change_experiment_once(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        change: &Change,
-        based_on: Option<u32>,
-        now: DateTime<Utc>,
-    ) -> Result<Changed, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let row = sqlx::query!(
-            r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at, spec::text,
-                      EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id) AS "is_step!"
-               FROM experiments e WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE"#,
-            id.0,
-            project.0,
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let is_open = |state: &str| match state {
-            "running" => true,
-            // A budget, for what is to be added.
-            "completed" | "failed" => change.is_of_what_is_over(),
-            _ => change.is_of_labels_only(),
-        };
-        let Some(row) = row.filter(|row| is_open(&row.state)) else {
-            return Ok(Changed::Over);
-        };
-        let revision = error::count(row.revision, "experiments", id.0, "revision")?;
-        if based_on.is_some_and(|based_on| based_on != revision) {
-            return Ok(Changed::Since(revision));
-        }
-        match change.budget_usd {
-            Some(_) if row.is_step => return Ok(Changed::OfPipeline),
-            Some(budget) if budget.0 < row.committed_usd => {
-                return Ok(Changed::Committed(Usd(row.committed_usd)));
-            }
-            _ => {}
-        }
-        let spec = row.spec.map(|spec| changed_spec(&spec, id, change));
-        write(&mut tx, id, change, spec.transpose()?).await?;
-        if row.state == "running" {
-            write_trials(&mut tx, id, change, row.created_at, now).await?;
-        }
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-            .execute(&mut *tx)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let row = sqlx::query!(
+                r#"SELECT revision, state, reserved_usd + settled_usd AS "committed_usd!", created_at, spec::text,
+                          EXISTS (SELECT FROM pipeline_works w WHERE w.experiment_id = e.id) AS "is_step!"
+                   FROM experiments e WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE"#,
+                id.0,
+                project.0,
+            )
+            .fetch_optional(&mut *tx)
             .await?;
-        let subject = EventSubject {
-            project,
-            experiment: id,
-            trial: None,
+            let is_open = |state: &str| match state {
+                "running" => true,
+                // A budget, for what is to be added.
+                "completed" | "failed" => change.is_of_what_is_over(),
+                _ => change.is_of_labels_only(),
+            };
+            let Some(row) = row.filter(|row| is_open(&row.state)) else {
+                return Ok(Changed::Over);
+            };
+            let revision = error::count(row.revision, "experiments", id.0, "revision")?;
+            if based_on.is_some_and(|based_on| based_on != revision) {
+                return Ok(Changed::Since(revision));
+            }
+            match change.budget_usd {
+                Some(_) if row.is_step => return Ok(Changed::OfPipeline),
+                Some(budget) if budget.0 < row.committed_usd => {
+                    return Ok(Changed::Committed(Usd(row.committed_usd)));
+                }
+                _ => {}
+            }
+            let spec = row.spec.map(|spec| changed_spec(&spec, id, change));
+            write(&mut tx, id, change, spec.transpose()?).await?;
+            if row.state == "running" {
+                write_trials(&mut tx, id, change, row.created_at, now).await?;
+            }
+            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                .execute(&mut *tx)
+                .await?;
+            let subject = EventSubject {
+                project,
+                experiment: id,
+                trial: None,
+            };
+            let told = Event::ExperimentChanged(change.clone());
+            events::commit(tx, &[subject.told(told)], now).await?;
+            Ok(Changed::Done)
         };
-        let told = Event::ExperimentChanged(change.clone());
-        events::commit(tx, &[subject.told(told)], now).await?;
-        Ok(Changed::Done)
+        retried(transaction).await
     }
 }
 

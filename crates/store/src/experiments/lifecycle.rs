@@ -32,41 +32,34 @@ impl Store {
         command: ExperimentCommand,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.command_once(project, id, command, now)).await
-    }
-
-    async fn command_once(
-        &self,
-        project: ProjectId,
-        id: ExperimentId,
-        command: ExperimentCommand,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        if !mark(&mut tx, project, id, command, now).await? {
-            return Ok(false);
-        }
-        let event = match command {
-            ExperimentCommand::Cancel => {
-                stop_living(&mut tx, id, now).await?;
-                Event::ExperimentCancelling
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            if !mark(&mut tx, project, id, command, now).await? {
+                return Ok(false);
             }
-            ExperimentCommand::Pause => Event::ExperimentPaused,
-            ExperimentCommand::Resume => {
-                let requeued = unpark(&mut tx, id, now).await?;
-                Event::ExperimentResumed { requeued }
-            }
+            let event = match command {
+                ExperimentCommand::Cancel => {
+                    stop_living(&mut tx, id, now).await?;
+                    Event::ExperimentCancelling
+                }
+                ExperimentCommand::Pause => Event::ExperimentPaused,
+                ExperimentCommand::Resume => {
+                    let requeued = unpark(&mut tx, id, now).await?;
+                    Event::ExperimentResumed { requeued }
+                }
+            };
+            let subject = EventSubject {
+                project,
+                experiment: id,
+                trial: None,
+            };
+            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                .execute(&mut *tx)
+                .await?;
+            events::commit(tx, &[subject.told(event)], now).await?;
+            Ok(true)
         };
-        let subject = EventSubject {
-            project,
-            experiment: id,
-            trial: None,
-        };
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-            .execute(&mut *tx)
-            .await?;
-        events::commit(tx, &[subject.told(event)], now).await?;
-        Ok(true)
+        retried(transaction).await
     }
 }
 
@@ -136,7 +129,9 @@ async fn unpark(
                SELECT id FROM trials WHERE experiment_id = $1 AND state = 'parked'
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE trials t
-           SET state = 'queued', due_at = $2, released_at = $2, reason = NULL, over_quota = 0, no_capacity = 0
+           SET state = 'queued', due_at = $2, released_at = $2, reason = NULL, over_quota = 0, no_capacity = 0,
+               -- Whoever resumes it gives it as long again, three days at most: it may have waited beyond its deadline.
+               give_up_at = greatest(give_up_at, $2::timestamptz + least(give_up_at - created_at, interval '3 days'))
            FROM parked WHERE t.id = parked.id"#,
         id.0,
         now,

@@ -73,50 +73,43 @@ impl Store {
         verdict: &Verdict,
         now: DateTime<Utc>,
     ) -> Result<usize, StoreError> {
-        retried(|| self.apply_verdict_once(project, experiment, verdict, now)).await
-    }
-
-    async fn apply_verdict_once(
-        &self,
-        project: ProjectId,
-        experiment: ExperimentId,
-        verdict: &Verdict,
-        now: DateTime<Utc>,
-    ) -> Result<usize, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let running = sqlx::query_scalar!(
-            "SELECT id FROM experiments WHERE id = $1 AND project_id = $2 AND state = 'running' FOR NO KEY UPDATE",
-            experiment.0,
-            project.0,
-        );
-        if running.fetch_optional(&mut *tx).await?.is_none() {
-            return Ok(0);
-        }
-        let stopped = stop(&mut tx, experiment, verdict, now).await?;
-        let started = release(&mut tx, experiment, &verdict.starts, now).await?;
-        if stopped.is_empty() && started.is_empty() {
-            return Ok(0);
-        }
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-            .execute(&mut *tx)
-            .await?;
-        let count = stopped.len();
-        let subject = |trial| EventSubject {
-            project,
-            experiment,
-            trial: Some(trial),
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let running = sqlx::query_scalar!(
+                "SELECT id FROM experiments WHERE id = $1 AND project_id = $2 AND state = 'running' FOR NO KEY UPDATE",
+                experiment.0,
+                project.0,
+            );
+            if running.fetch_optional(&mut *tx).await?.is_none() {
+                return Ok(0);
+            }
+            let stopped = stop(&mut tx, experiment, verdict, now).await?;
+            let started = release(&mut tx, experiment, &verdict.starts, now).await?;
+            if stopped.is_empty() && started.is_empty() {
+                return Ok(0);
+            }
+            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                .execute(&mut *tx)
+                .await?;
+            let count = stopped.len();
+            let subject = |trial| EventSubject {
+                project,
+                experiment,
+                trial: Some(trial),
+            };
+            let stops = stopped.into_iter().map(|one| {
+                let reason = one.reason;
+                subject(one.trial).told(Event::TrialStopping { reason })
+            });
+            let starts = started.into_iter().map(|one| {
+                let reason = one.reason;
+                subject(one.trial).told(Event::TrialReleased { reason })
+            });
+            let told: Vec<_> = stops.chain(starts).collect();
+            events::commit(tx, &told, now).await?;
+            Ok(count)
         };
-        let stops = stopped.into_iter().map(|one| {
-            let reason = one.reason;
-            subject(one.trial).told(Event::TrialStopping { reason })
-        });
-        let starts = started.into_iter().map(|one| {
-            let reason = one.reason;
-            subject(one.trial).told(Event::TrialReleased { reason })
-        });
-        let told: Vec<_> = stops.chain(starts).collect();
-        events::commit(tx, &told, now).await?;
-        Ok(count)
+        retried(transaction).await
     }
 }
 

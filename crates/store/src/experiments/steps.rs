@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::events::{self, EventSubject};
 use crate::experiments::new_endpoint::{self, NewEndpoint};
-use crate::experiments::{TrialOf, insert_trial};
+use crate::experiments::{Concludable, TrialOf, insert_trial};
 use crate::pipeline_wake::wake_pipeline;
 use crate::{Store, StoreError, stored};
 
@@ -91,14 +91,20 @@ pub struct StepTrial {
 }
 
 impl Store {
-    /// Ends the experiment of a step whose trial is over. False when another replica already did.
+    /// Ends the experiment of a step whose trial is over. False when another replica already did, or when it has been
+    /// resumed since it was found ready.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn conclude_step(
         &self,
-        project: ProjectId,
-        id: ExperimentId,
+        step: Concludable,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
+        let Concludable {
+            project,
+            id,
+            revision,
+            ..
+        } = step;
         let mut tx = self.pool.begin().await?;
         let row = sqlx::query!(
             r#"UPDATE experiments e
@@ -110,11 +116,12 @@ impl Store {
                        ELSE 'failed' END,
                    ended_at = $3
                WHERE id = $1 AND project_id = $2 AND kind = 'step' AND state IN ('running', 'cancelling')
-                 AND NOT awaits_prices(e, $3)
+                 AND revision = $4 AND NOT awaits_prices(e, $3)
                RETURNING state, name"#,
             id.0,
             project.0,
             now,
+            revision,
         )
         .fetch_optional(&mut *tx)
         .await?;

@@ -191,7 +191,7 @@ impl Store {
         worst: Usd,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| async move {
+        let transaction = || async move {
             let mut tx = self.pool.begin().await?;
             // Locked in the same order as by a cancel.
             let others = sqlx::query_scalar!(
@@ -221,8 +221,8 @@ impl Store {
             .await?;
             tx.commit().await?;
             Ok(Applied::Done)
-        })
-        .await
+        };
+        retried(transaction).await
     }
 
     /// Refuses a trial: the budget cannot cover it, and nothing in its experiment will be released.
@@ -300,7 +300,51 @@ impl Store {
         running: Running,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.record_running_once(trial, attempt, running, now)).await
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let state = if trial.stop_requested {
+                TrialState::Stopping
+            } else {
+                TrialState::Running
+            };
+            let checkpoint_at = trial
+                .checkpoint_interval_seconds
+                .map(|seconds| now + TimeDelta::seconds(seconds.into()));
+            sqlx::query!(
+                r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
+                          metrics_due_at = $2, checkpoint_due_at = $4,
+                          -- An endpoint is billed from its creation, whether or not anybody sees it again.
+                          started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, $5, $3) ELSE started_at END
+                   WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
+                attempt.id.0,
+                running.metrics_at,
+                now,
+                checkpoint_at,
+                running.started_at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if !advance(
+                &mut tx,
+                trial,
+                state,
+                Due::at(running.due_at),
+                Lease::Release,
+                now,
+            )
+            .await?
+            {
+                return Ok(Applied::Stale);
+            }
+            accepted(&mut tx, trial).await?;
+            let submitted = Event::TrialSubmitted {
+                attempt: attempt.number,
+                job_name: attempt.job_name.clone(),
+            };
+            events::commit(tx, &[EventSubject::from(trial).told(submitted)], now).await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
 
     /// Records that a stop was not accepted; told once, at once if AWS denies it, and otherwise after an hour.
@@ -350,57 +394,6 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(())
-    }
-
-    async fn record_running_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        running: Running,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let state = if trial.stop_requested {
-            TrialState::Stopping
-        } else {
-            TrialState::Running
-        };
-        let checkpoint_at = trial
-            .checkpoint_interval_seconds
-            .map(|seconds| now + TimeDelta::seconds(seconds.into()));
-        sqlx::query!(
-            r#"UPDATE jobs SET state = 'running', quarantine_until = NULL, postponed = 0, absent = 0, running_at = $3,
-                      metrics_due_at = $2, checkpoint_due_at = $4,
-                      -- An endpoint is billed from its creation, whether or not anybody sees it again.
-                      started_at = CASE WHEN kind = 'endpoint' THEN coalesce(started_at, $5, $3) ELSE started_at END
-               WHERE id = $1 AND state IN ('planned', 'quarantined')"#,
-            attempt.id.0,
-            running.metrics_at,
-            now,
-            checkpoint_at,
-            running.started_at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if !advance(
-            &mut tx,
-            trial,
-            state,
-            Due::at(running.due_at),
-            Lease::Release,
-            now,
-        )
-        .await?
-        {
-            return Ok(Applied::Stale);
-        }
-        accepted(&mut tx, trial).await?;
-        let submitted = Event::TrialSubmitted {
-            attempt: attempt.number,
-            job_name: attempt.job_name.clone(),
-        };
-        events::commit(tx, &[EventSubject::from(trial).told(submitted)], now).await?;
-        Ok(Applied::Done)
     }
 }
 

@@ -11,13 +11,15 @@ use bakeoff_domain::money::ledger::EntryResource;
 use bakeoff_domain::sagemaker::kind::JobKind;
 use bakeoff_domain::sagemaker::observed::Billing;
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 
 use crate::account::Account;
-use crate::events::{self, EventSubject};
+use crate::events::{self, EventSubject, NewEvent};
+use crate::jobs::attempts::StopRefusal;
 use crate::leases::{self, Term};
 use crate::money::bill::{self, Billed};
 use crate::money::budget;
+use crate::money::corrections::{CorrectedBill, bill_anew};
 use crate::stored;
 use crate::{Store, StoreError, retried};
 
@@ -29,6 +31,14 @@ pub struct Orphan {
     pub facts: OrphanFacts,
     /// The attempt it belongs to; empty when none of our rows has that job name.
     pub owner: Option<OrphanOwner>,
+}
+
+/// What an orphaned job was billed in all.
+#[derive(Debug, Clone, Copy)]
+pub struct OrphanBill {
+    pub billing: Billing,
+    /// TrainingTimeInSeconds, where SageMaker has told it.
+    pub training_seconds: Option<u64>,
 }
 
 /// The attempt that an orphaned job belongs to.
@@ -60,7 +70,10 @@ impl Store {
     ) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM orphaned_jobs s JOIN jobs j ON j.id = s.job_id
-                              WHERE j.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2) AS "found!""#,
+                              WHERE j.trial_id = $1 AND s.settled_at IS NULL AND s.found_at > $2
+                                -- Of one that SageMaker has called over, only the bill is late.
+                                AND (j.state = 'never_created' OR j.kind = 'endpoint' OR j.job_status IS NULL
+                                     OR j.job_status NOT IN ('Completed', 'Failed', 'Stopped', 'Deleting'))) AS "found!""#,
             trial.0,
             since,
         )
@@ -80,55 +93,47 @@ impl Store {
         sighting: Sighting,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_orphan_once(region, kind, job_name, sighting, now)).await
-    }
-
-    async fn record_orphan_once(
-        &self,
-        region: &str,
-        kind: JobKind,
-        job_name: &str,
-        sighting: Sighting,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let is_new = sqlx::query!(
-            r#"INSERT INTO orphaned_jobs (job_name, region, kind, job_id, found_at, last_seen_at, due_at, billed_seconds)
-               SELECT $1, $3, $4, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
-               FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
-               WHERE j.id IS NULL OR j.settled_at IS NOT NULL
-               ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2, region = $3,
-                                                    job_id = coalesce(orphaned_jobs.job_id, excluded.job_id)
-               WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.job_id IS NULL AND excluded.job_id IS NOT NULL)"#,
-            job_name,
-            now,
-            region,
-            kind.as_str(),
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected()
-            == 1;
-        let mut told = None;
-        if is_new && sighting == Sighting::Orphan {
-            let owner = sqlx::query!(
-                "SELECT project_id, experiment_id, trial_id FROM jobs WHERE job_name = $1",
-                job_name
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let is_new = sqlx::query!(
+                r#"INSERT INTO orphaned_jobs (job_name, region, kind, job_id, found_at, last_seen_at, due_at, billed_seconds)
+                   SELECT $1, $3, $4, j.id, $2, $2, $2, coalesce(j.billable_seconds, 0)
+                   FROM (SELECT) one LEFT JOIN jobs j ON j.job_name = $1
+                   WHERE j.id IS NULL OR j.settled_at IS NOT NULL
+                   ON CONFLICT (job_name) DO UPDATE SET settled_at = NULL, last_seen_at = $2, due_at = $2, region = $3,
+                                                        job_id = coalesce(orphaned_jobs.job_id, excluded.job_id)
+                   WHERE orphaned_jobs.settled_at IS NOT NULL OR (orphaned_jobs.job_id IS NULL AND excluded.job_id IS NOT NULL)"#,
+                job_name,
+                now,
+                region,
+                kind.as_str(),
             )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let subject = owner.and_then(|row| {
-                Some(EventSubject {
-                    project: ProjectId(row.project_id),
-                    experiment: ExperimentId(row.experiment_id?),
-                    trial: row.trial_id.map(TrialId),
-                })
-            });
-            let job_name = job_name.to_owned();
-            told = subject.map(|subject| subject.told(Event::TrialOrphanedJob { job_name }));
-        }
-        events::commit(tx, told.as_slice(), now).await?;
-        Ok(is_new)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected()
+                == 1;
+            let mut told = None;
+            if is_new && sighting == Sighting::Orphan {
+                let owner = sqlx::query!(
+                    "SELECT project_id, experiment_id, trial_id FROM jobs WHERE job_name = $1",
+                    job_name
+                )
+                .fetch_optional(&mut *tx)
+                .await?;
+                let subject = owner.and_then(|row| {
+                    Some(EventSubject {
+                        project: ProjectId(row.project_id),
+                        experiment: ExperimentId(row.experiment_id?),
+                        trial: row.trial_id.map(TrialId),
+                    })
+                });
+                let job_name = job_name.to_owned();
+                told = subject.map(|subject| subject.told(Event::TrialOrphanedJob { job_name }));
+            }
+            events::commit(tx, told.as_slice(), now).await?;
+            Ok(is_new)
+        };
+        retried(transaction).await
     }
 
     /// The record of an attempt, if it has one; one that is not settled has not ended yet.
@@ -238,7 +243,8 @@ impl Store {
                       j.project_id AS "project_id?", j.experiment_id AS "experiment_id?", j.trial_id AS "trial_id?",
                       j.price_id AS "price_id?", j.usd_per_hour AS "usd_per_hour?", t.instance_count AS "instance_count?",
                       t.instance_type AS "instance_type?", t.region AS "region?", t.volume_gb AS "volume_gb?",
-                      t.billed_seconds_max AS "billed_seconds_max?"
+                      t.billed_seconds_max AS "billed_seconds_max?",
+                      CASE WHEN j.billing_estimated AND j.state <> 'never_created' THEN s.billed_seconds END AS estimated_seconds
                FROM orphaned_jobs s LEFT JOIN jobs j ON j.id = s.job_id LEFT JOIN trials t ON t.id = j.trial_id
                WHERE s.settled_at IS NULL AND s.due_at <= $1 AND s.region = $3 ORDER BY s.due_at LIMIT $2"#,
             now,
@@ -283,6 +289,9 @@ impl Store {
                     started_at: row.started_at,
                     last_seen_at: row.last_seen_at,
                     longest_billed_seconds: longest.and_then(Result::ok).unwrap_or(u64::MAX),
+                    estimated_seconds: row
+                        .estimated_seconds
+                        .map(|seconds| seconds.max(0).unsigned_abs()),
                 };
                 Ok(Orphan {
                     kind,
@@ -292,6 +301,40 @@ impl Store {
                 })
             })
             .collect()
+    }
+
+    /// Records that AWS has not accepted the stop of an orphaned job: an alarm to its experiment if that is definite,
+    /// or has gone on for an hour, once.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn record_orphan_refusal(
+        &self,
+        orphan: &Orphan,
+        refusal: StopRefusal<'_>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        let is_news = sqlx::query_scalar!(
+            r#"UPDATE orphaned_jobs s
+               SET stop_refused_at = coalesce(s.stop_refused_at, $2),
+                   stop_refusal_told_at = CASE WHEN was.is_to_be_told THEN $2 ELSE s.stop_refusal_told_at END
+               FROM (SELECT stop_refusal_told_at IS NULL AND ($3 OR stop_refused_at <= $2::timestamptz - interval '1 hour') AS is_to_be_told
+                     FROM orphaned_jobs WHERE job_name = $1 FOR NO KEY UPDATE) was
+               WHERE s.job_name = $1 AND s.settled_at IS NULL RETURNING coalesce(was.is_to_be_told, false) AS "is_news!""#,
+            orphan.job_name,
+            now,
+            refusal.is_definite,
+        )
+        .fetch_optional(&mut *tx)
+        .await?;
+        // Nobody is charged for one without an owner: its alarm was raised when it was found.
+        let owner = orphan.owner.as_ref().filter(|_| is_news == Some(true));
+        let told = owner.map(|owner| {
+            EventSubject::from(&owner.account).told(Event::TrialStopRefused {
+                job_name: orphan.job_name.clone(),
+                reason: refusal.why.to_owned(),
+            })
+        });
+        events::commit(tx, told.as_slice(), now).await
     }
 
     /// Schedules the next poll of an orphaned job.
@@ -320,51 +363,86 @@ impl Store {
         &self,
         term: &Term,
         orphan: &Orphan,
-        billing: Billing,
+        bill: OrphanBill,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        retried(|| self.settle_orphan_once(term, orphan, billing, now)).await
-    }
-
-    async fn settle_orphan_once(
-        &self,
-        term: &Term,
-        orphan: &Orphan,
-        billing: Billing,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        if !leases::still_holds(&mut tx, term).await? {
-            return Ok(());
-        }
-        // Read the booked seconds under the lock that guards their change.
-        let settled = sqlx::query!(
-            r#"WITH held AS (SELECT job_name, billed_seconds FROM orphaned_jobs WHERE job_name = $1 AND settled_at IS NULL
-                             FOR NO KEY UPDATE)
-               UPDATE orphaned_jobs s SET settled_at = $2, due_at = NULL,
-                      billed_seconds = CASE WHEN s.job_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
-                      settlements = s.settlements + 1
-               FROM held WHERE s.job_name = held.job_name
-               RETURNING s.settlements - 1 AS "before!", held.billed_seconds"#,
-            orphan.job_name,
-            now,
-            i64::try_from(billing.seconds).unwrap_or(i64::MAX),
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        if let (Some(owner), Some(settled)) = (&orphan.owner, settled) {
-            let booked = settled.billed_seconds.max(0).unsigned_abs();
-            let beyond = Billing {
-                seconds: billing.seconds.saturating_sub(booked),
-                ..billing
-            };
-            book(&mut tx, owner, settled.before, beyond, now).await?;
-            budget::pause_when_overdrawn(&mut tx, owner.account.experiment_id, &orphan.job_name)
+        let billing = bill.billing;
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            if !leases::still_holds(&mut tx, term).await? {
+                return Ok(());
+            }
+            // Read the booked seconds under the lock that guards their change.
+            let settled = sqlx::query!(
+                r#"WITH held AS (SELECT job_name, billed_seconds FROM orphaned_jobs WHERE job_name = $1 AND settled_at IS NULL
+                                 FOR NO KEY UPDATE)
+                   UPDATE orphaned_jobs s SET settled_at = $2, due_at = NULL,
+                          billed_seconds = CASE WHEN s.job_id IS NULL THEN s.billed_seconds ELSE greatest(s.billed_seconds, $3) END,
+                          settlements = s.settlements + 1
+                   FROM held WHERE s.job_name = held.job_name
+                   RETURNING s.settlements - 1 AS "before!", held.billed_seconds,
+                             coalesce((SELECT billing_estimated FROM jobs j WHERE j.id = s.job_id), false) AS "is_estimated!""#,
+                orphan.job_name,
+                now,
+                i64::try_from(billing.seconds).unwrap_or(i64::MAX),
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let (Some(owner), Some(settled)) = (&orphan.owner, settled) {
+                let booked = settled.billed_seconds.max(0).unsigned_abs();
+                if settled.is_estimated && !billing.estimated {
+                    if billing.seconds < booked {
+                        return give_back(tx, owner, bill, now).await;
+                    }
+                    is_told(&mut tx, owner.account.job_id).await?;
+                }
+                let beyond = Billing {
+                    seconds: billing.seconds.saturating_sub(booked),
+                    ..billing
+                };
+                book(&mut tx, owner, settled.before, beyond, now).await?;
+                budget::pause_when_overdrawn(
+                    &mut tx,
+                    owner.account.experiment_id,
+                    &orphan.job_name,
+                )
                 .await?;
-        }
-        tx.commit().await?;
-        Ok(())
+            }
+            tx.commit().await?;
+            Ok(())
+        };
+        retried(transaction).await
     }
+}
+
+/// An attempt that was estimated too high.
+async fn give_back(
+    mut tx: Transaction<'_, Postgres>,
+    owner: &OrphanOwner,
+    bill: OrphanBill,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let told = CorrectedBill {
+        project: owner.account.project_id,
+        attempt: owner.account.job_id,
+        billable_seconds: bill.billing.seconds,
+        training_seconds: bill.training_seconds,
+        reason: "SageMaker told what it bills only later; until then it was estimated",
+    };
+    let corrected = bill_anew(&mut tx, told, now).await?;
+    let events: Vec<NewEvent> = corrected.into_iter().map(|(_, event)| event).collect();
+    events::commit(tx, &events, now).await
+}
+
+/// What is booked for an attempt is no estimate any more.
+async fn is_told(tx: &mut PgConnection, job: JobId) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE jobs SET billing_estimated = false WHERE id = $1",
+        job.0
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
 async fn book(

@@ -84,58 +84,52 @@ impl Store {
         found: &FoundTrouble,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.record_trouble_once(due, found, now)).await
-    }
-
-    async fn record_trouble_once(
-        &self,
-        due: &ReadingsDue,
-        found: &FoundTrouble,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let running = sqlx::query_scalar!(
-            "SELECT id FROM experiments WHERE id = $1 AND project_id = $2 AND state = 'running' FOR NO KEY UPDATE",
-            due.experiment_id.0,
-            due.project_id.0,
-        );
-        if running.fetch_optional(&mut *tx).await?.is_none() {
-            return Ok(false);
-        }
-        let inserted = sqlx::query!(
-            "INSERT INTO trial_troubles (trial_id, kind, told_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-            due.trial_id.0,
-            found.kind.as_str(),
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if inserted.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let verdict = Verdict {
-            stops: found.stops.clone(),
-            starts: Vec::new(),
-            by_hand: true,
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let running = sqlx::query_scalar!(
+                "SELECT id FROM experiments WHERE id = $1 AND project_id = $2 AND state = 'running' FOR NO KEY UPDATE",
+                due.experiment_id.0,
+                due.project_id.0,
+            );
+            if running.fetch_optional(&mut *tx).await?.is_none() {
+                return Ok(false);
+            }
+            let inserted = sqlx::query!(
+                "INSERT INTO trial_troubles (trial_id, kind, told_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+                due.trial_id.0,
+                found.kind.as_str(),
+                now,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if inserted.rows_affected() == 0 {
+                return Ok(false);
+            }
+            let verdict = Verdict {
+                stops: found.stops.clone(),
+                starts: Vec::new(),
+                by_hand: true,
+            };
+            let stopped = stop(&mut tx, due.experiment_id, &verdict, now).await?;
+            if !stopped.is_empty() {
+                sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                    .execute(&mut *tx)
+                    .await?;
+            }
+            let subject = |trial| EventSubject {
+                project: due.project_id,
+                experiment: due.experiment_id,
+                trial: Some(trial),
+            };
+            let told = [subject(due.trial_id).told(found.event.clone())];
+            let stops = stopped.into_iter().map(|one| {
+                let reason = one.reason;
+                subject(one.trial).told(Event::TrialStopping { reason })
+            });
+            let told: Vec<_> = told.into_iter().chain(stops).collect();
+            events::commit(tx, &told, now).await?;
+            Ok(true)
         };
-        let stopped = stop(&mut tx, due.experiment_id, &verdict, now).await?;
-        if !stopped.is_empty() {
-            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-                .execute(&mut *tx)
-                .await?;
-        }
-        let subject = |trial| EventSubject {
-            project: due.project_id,
-            experiment: due.experiment_id,
-            trial: Some(trial),
-        };
-        let told = [subject(due.trial_id).told(found.event.clone())];
-        let stops = stopped.into_iter().map(|one| {
-            let reason = one.reason;
-            subject(one.trial).told(Event::TrialStopping { reason })
-        });
-        let told: Vec<_> = told.into_iter().chain(stops).collect();
-        events::commit(tx, &told, now).await?;
-        Ok(true)
+        retried(transaction).await
     }
 }

@@ -47,62 +47,67 @@ impl Store {
         settlement: Settlement<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.settle_once(trial, attempt, settlement, now)).await
-    }
-
-    async fn settle_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        settlement: Settlement<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let (ending, seen) = (settlement.ending, settlement.seen);
-        let again_at = settlement.again_at;
-        let mut tx = self.pool.begin().await?;
-        let differences = match seen {
-            Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
-            None => Vec::new(),
-        };
-        let ran = end(&mut tx, attempt, settlement, now).await?;
-        let mut cost = Usd::ZERO;
-        let mut alarms = Vec::new();
-        if let Some(ran) = &ran {
-            cost = book(&mut tx, trial, attempt, ending, ran, now).await?;
-            if ran.started_at.is_none() && trial.kind == JobKind::Training {
-                // Nothing to read: the metrics' part is settled with the job's.
-                let (account, held) = (account(trial, attempt), attempt.reserved_metrics_usd);
-                alarms.extend(metrics::settle(&mut tx, &account, held, 0, None, now).await?);
-            }
-            let account = account(trial, attempt);
-            warm_pools::job_ended(&mut tx, &account, ran.left_at(ending), seen, now).await?;
-            count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
-            order_post_mortem(&mut tx, trial, attempt, settlement, now).await?;
-        }
-        // The usual lock order: the experiment's row before the trial's.
-        let due = Due::because(again_at.unwrap_or(now), &ending.reason);
-        if !advance(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        // Otherwise a trial would end with nothing booked and nothing released.
-        let held = ran.map(|ran| ran.held).ok_or_else(|| missing(attempt))?;
-        if cost > held {
-            let over = OverReservation {
-                charge: Charge::Job,
-                job_name: attempt.job_name.clone(),
-                usd: cost,
-                reserved_usd: held,
+        let transaction = || async move {
+            let (ending, seen) = (settlement.ending, settlement.seen);
+            let again_at = settlement.again_at;
+            let mut tx = self.pool.begin().await?;
+            let differences = match seen {
+                Some(job) => record_job(&mut tx, trial, attempt, job).await?.differences,
+                None => Vec::new(),
             };
-            let account = account(trial, attempt);
-            alarms.push(budget::over_reservation(&mut tx, &account, over).await?);
-        }
-        let over = ended(attempt, settlement, cost);
-        let over = over.map(|event| EventSubject::from(trial).told(event));
-        let events: Vec<NewEvent> = differences.into_iter().chain(alarms).chain(over).collect();
-        crash::point("in_settlement");
-        events::commit(tx, &events, now).await?;
-        Ok(Applied::Done)
+            let ran = end(&mut tx, attempt, settlement, now).await?;
+            let mut cost = Usd::ZERO;
+            let mut alarms = Vec::new();
+            if let Some(ran) = &ran {
+                cost = book(&mut tx, trial, attempt, ending, ran, now).await?;
+                if ran.started_at.is_none() && trial.kind == JobKind::Training {
+                    // Nothing to read: the metrics' part is settled with the job's.
+                    let (account, held) = (account(trial, attempt), attempt.reserved_metrics_usd);
+                    alarms.extend(metrics::settle(&mut tx, &account, held, 0, None, now).await?);
+                }
+                let account = account(trial, attempt);
+                warm_pools::job_ended(&mut tx, &account, ran.left_at(ending), seen, now).await?;
+                count_failure(&mut tx, trial, ending, again_at.is_some()).await?;
+                order_post_mortem(&mut tx, trial, attempt, settlement, now).await?;
+            }
+            // The usual lock order: the experiment's row before the trial's.
+            let due = Due::because(again_at.unwrap_or(now), &ending.reason);
+            if !advance(&mut tx, trial, ending.trial, due, Lease::Release, now).await? {
+                return Ok(Applied::Stale);
+            }
+            // Otherwise a trial would end with nothing booked and nothing released.
+            let held = ran.map(|ran| ran.held).ok_or_else(|| missing(attempt))?;
+            alarms.extend(over_reservation(&mut tx, trial, attempt, cost, held).await?);
+            let over = ended(attempt, settlement, cost);
+            let over = over.map(|event| EventSubject::from(trial).told(event));
+            let events: Vec<NewEvent> = differences.into_iter().chain(alarms).chain(over).collect();
+            crash::point("in_settlement");
+            events::commit(tx, &events, now).await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
+}
+
+/// An alarm if a job has cost more than was held for it.
+async fn over_reservation(
+    tx: &mut PgConnection,
+    trial: &Claimed,
+    attempt: &Attempt,
+    cost: Usd,
+    held: Usd,
+) -> Result<Option<NewEvent>, StoreError> {
+    if cost <= held {
+        return Ok(None);
+    }
+    let over = OverReservation {
+        charge: Charge::Job,
+        job_name: attempt.job_name.clone(),
+        usd: cost,
+        reserved_usd: held,
+    };
+    let account = account(trial, attempt);
+    budget::over_reservation(tx, &account, over).await.map(Some)
 }
 
 fn missing(attempt: &Attempt) -> StoreError {

@@ -186,56 +186,49 @@ impl Store {
         job: &ObservedJob,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| self.take_over_pool_once(term, attempt, job, now)).await
-    }
-
-    async fn take_over_pool_once(
-        &self,
-        term: &Term,
-        attempt: JobId,
-        job: &ObservedJob,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let told = job.warm_pool.as_ref();
-        let mut tx = self.pool.begin().await?;
-        if !leases::still_holds(&mut tx, term).await? {
-            return Ok(false);
-        }
-        let taken = sqlx::query!(
-            r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
-                                       pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
-                                       due_at, region)
-               SELECT j.id, j.project_id, j.experiment_id, j.trial_id, j.job_name, t.instance_type, t.instance_count,
-                      coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), j.price_id, j.usd_per_hour, 0, 'found',
-                      coalesce($2::timestamptz, $3), $3, j.region
-               FROM jobs j JOIN trials t ON t.id = j.trial_id
-               WHERE j.id = $1 AND j.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
-               ON CONFLICT (job_id) DO UPDATE
-               SET state = 'found', reserved_usd = 0, job_ended_at = coalesce($2, warm_pools.job_ended_at, $3), due_at = $3,
-                   absent = 0
-               WHERE warm_pools.state = 'settled' AND $5 > coalesce(warm_pools.retained_seconds, 0)
-               RETURNING project_id, experiment_id, trial_id, job_name"#,
-            attempt.0,
-            job.ended_at,
-            now,
-            i32::try_from(pool::KEEP_ALIVE_SECONDS_MAX).unwrap_or(i32::MAX),
-            i32::try_from(pool::may_cost_seconds(told)).unwrap_or(i32::MAX),
-            told.is_some(),
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some(taken) = taken else { return Ok(false) };
-        let subject = EventSubject {
-            project: ProjectId(taken.project_id),
-            experiment: ExperimentId(taken.experiment_id),
-            trial: Some(TrialId(taken.trial_id)),
+        let transaction = || async move {
+            let told = job.warm_pool.as_ref();
+            let mut tx = self.pool.begin().await?;
+            if !leases::still_holds(&mut tx, term).await? {
+                return Ok(false);
+            }
+            let taken = sqlx::query!(
+                r#"INSERT INTO warm_pools (job_id, project_id, experiment_id, trial_id, job_name, instance_type, instance_count,
+                                           pool_key, keep_alive_seconds, price_id, usd_per_hour, reserved_usd, state, job_ended_at,
+                                           due_at, region)
+                   SELECT j.id, j.project_id, j.experiment_id, j.trial_id, j.job_name, t.instance_type, t.instance_count,
+                          coalesce(t.pool_key, ''), coalesce(t.keep_alive_seconds, $4), j.price_id, j.usd_per_hour, 0, 'found',
+                          coalesce($2::timestamptz, $3), $3, j.region
+                   FROM jobs j JOIN trials t ON t.id = j.trial_id
+                   WHERE j.id = $1 AND j.settled_at IS NOT NULL AND $5 > 0 AND ($6 OR t.keep_alive_seconds IS NOT NULL)
+                   ON CONFLICT (job_id) DO UPDATE
+                   SET state = 'found', reserved_usd = 0, job_ended_at = coalesce($2, warm_pools.job_ended_at, $3), due_at = $3,
+                       absent = 0
+                   WHERE warm_pools.state = 'settled' AND $5 > coalesce(warm_pools.retained_seconds, 0)
+                   RETURNING project_id, experiment_id, trial_id, job_name"#,
+                attempt.0,
+                job.ended_at,
+                now,
+                i32::try_from(pool::KEEP_ALIVE_SECONDS_MAX).unwrap_or(i32::MAX),
+                i32::try_from(pool::may_cost_seconds(told)).unwrap_or(i32::MAX),
+                told.is_some(),
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(taken) = taken else { return Ok(false) };
+            let subject = EventSubject {
+                project: ProjectId(taken.project_id),
+                experiment: ExperimentId(taken.experiment_id),
+                trial: Some(TrialId(taken.trial_id)),
+            };
+            let orphaned = told.filter(|pool| pool.is_idle()).map(|_| {
+                let job_name = taken.job_name;
+                subject.told(Event::TrialOrphanedPool { job_name })
+            });
+            events::commit(tx, orphaned.as_slice(), now).await?;
+            Ok(true)
         };
-        let orphaned = told.filter(|pool| pool.is_idle()).map(|_| {
-            let job_name = taken.job_name;
-            subject.told(Event::TrialOrphanedPool { job_name })
-        });
-        events::commit(tx, orphaned.as_slice(), now).await?;
-        Ok(true)
+        retried(transaction).await
     }
 
     /// Keeps trials from the instances that a job left behind: its log says that they are defective.
@@ -352,70 +345,65 @@ impl Store {
         kept: Billing,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.settle_pool_once(pool, kept, now)).await
-    }
-
-    async fn settle_pool_once(
-        &self,
-        pool: &ClaimedPool,
-        kept: Billing,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        // Billed seconds stay billed: an observation without a pool takes none of them back.
-        let kept = Billing {
-            seconds: kept.seconds.max(pool.booked_seconds.unwrap_or(0)),
-            ..kept
-        };
-        let seconds = i64::try_from(kept.seconds).unwrap_or(i64::MAX);
-        let changed = sqlx::query!(
-            r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
-                      lease_expires_at = NULL
-               WHERE job_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
-            pool.account.job_id.0,
-            pool.lease_token,
-            seconds,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if changed.rows_affected() == 0 {
-            return Ok(Applied::Stale);
-        }
-        let account = &pool.account;
-        let usd = match pool.booked_seconds {
-            None => {
-                let billed = Billed {
-                    resource: EntryResource::WarmPool,
-                    settlement: 0,
-                    usage: &pool.kept(kept.seconds),
-                    agreed: pool.agreed(),
-                    held: Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
-                    estimated: kept.estimated,
-                };
-                bill::settle(&mut tx, account, billed, now).await?
-            }
-            Some(booked) => book_more(&mut tx, pool, booked, kept, now).await?,
-        };
-        let settled = Event::TrialPoolSettled(SettledPool {
-            job_name: pool.job_name.clone(),
-            instance_type: pool.instance_type.clone(),
-            retained_seconds: kept.seconds,
-            usd,
-        });
-        let mut events = vec![EventSubject::from(account).told(settled)];
-        if pool.reserved_usd == Usd::ZERO {
-            budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name).await?;
-        } else if usd > pool.reserved_usd {
-            let over = OverReservation {
-                charge: Charge::WarmPool,
-                job_name: pool.job_name.clone(),
-                usd,
-                reserved_usd: pool.reserved_usd,
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            // Billed seconds stay billed: an observation without a pool takes none of them back.
+            let kept = Billing {
+                seconds: kept.seconds.max(pool.booked_seconds.unwrap_or(0)),
+                ..kept
             };
-            events.push(budget::over_reservation(&mut tx, account, over).await?);
-        }
-        events::commit(tx, &events, now).await?;
-        Ok(Applied::Done)
+            let seconds = i64::try_from(kept.seconds).unwrap_or(i64::MAX);
+            let changed = sqlx::query!(
+                r#"UPDATE warm_pools SET state = 'settled', due_at = NULL, retained_seconds = $3, lease_owner = NULL,
+                          lease_expires_at = NULL
+                   WHERE job_id = $1 AND lease_token = $2 AND due_at IS NOT NULL"#,
+                pool.account.job_id.0,
+                pool.lease_token,
+                seconds,
+            )
+            .execute(&mut *tx)
+            .await?;
+            if changed.rows_affected() == 0 {
+                return Ok(Applied::Stale);
+            }
+            let account = &pool.account;
+            let usd = match pool.booked_seconds {
+                None => {
+                    let billed = Billed {
+                        resource: EntryResource::WarmPool,
+                        settlement: 0,
+                        usage: &pool.kept(kept.seconds),
+                        agreed: pool.agreed(),
+                        held: Some(pool.reserved_usd).filter(|held| *held > Usd::ZERO),
+                        estimated: kept.estimated,
+                    };
+                    bill::settle(&mut tx, account, billed, now).await?
+                }
+                Some(booked) => book_more(&mut tx, pool, booked, kept, now).await?,
+            };
+            let settled = Event::TrialPoolSettled(SettledPool {
+                job_name: pool.job_name.clone(),
+                instance_type: pool.instance_type.clone(),
+                retained_seconds: kept.seconds,
+                usd,
+            });
+            let mut events = vec![EventSubject::from(account).told(settled)];
+            if pool.reserved_usd == Usd::ZERO {
+                budget::pause_when_overdrawn(&mut tx, account.experiment_id, &pool.job_name)
+                    .await?;
+            } else if usd > pool.reserved_usd {
+                let over = OverReservation {
+                    charge: Charge::WarmPool,
+                    job_name: pool.job_name.clone(),
+                    usd,
+                    reserved_usd: pool.reserved_usd,
+                };
+                events.push(budget::over_reservation(&mut tx, account, over).await?);
+            }
+            events::commit(tx, &events, now).await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
 }
 

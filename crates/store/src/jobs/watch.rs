@@ -114,7 +114,7 @@ impl Store {
         look: &[TrialId],
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
-        retried(|| async move {
+        let transaction = || async move {
             let mut tx = self.pool.begin().await?;
             if !leases::still_holds(&mut tx, term).await? {
                 return Ok(false);
@@ -123,8 +123,8 @@ impl Store {
             crash::point("in_listing");
             events::commit(tx, &events, now).await?;
             Ok(true)
-        })
-        .await
+        };
+        retried(transaction).await
     }
 
     /// Like `notice`, for an event pushed by AWS, which may also report when billing began.
@@ -136,7 +136,7 @@ impl Store {
         look: &[TrialId],
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        retried(|| async move {
+        let transaction = || async move {
             let mut tx = self.pool.begin().await?;
             if let Some(BillingStart { attempt, at }) = started {
                 sqlx::query!(
@@ -150,8 +150,8 @@ impl Store {
             let changed = change.map(std::slice::from_ref).unwrap_or_default();
             let events = write_notices(&mut tx, changed, look, now).await?;
             events::commit(tx, &events, now).await
-        })
-        .await
+        };
+        retried(transaction).await
     }
 
     /// Makes all running trials of a region due: the fallback when AWS does not list jobs is to poll each one.

@@ -106,60 +106,52 @@ impl Store {
         fingerprint: Option<&[u8]>,
         now: DateTime<Utc>,
     ) -> Result<WriteOutcome, StoreError> {
-        retried(|| self.start_step_once(pipeline, place, work, fingerprint, now)).await
-    }
-
-    async fn start_step_once(
-        &self,
-        pipeline: &Pipeline,
-        place: usize,
-        work: &StepWork<'_>,
-        fingerprint: Option<&[u8]>,
-        now: DateTime<Utc>,
-    ) -> Result<WriteOutcome, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        if !holds(&mut tx, pipeline).await? {
-            return Ok(WriteOutcome::Stale);
-        }
-        let mut told = Vec::new();
-        let (experiment, package): (Option<ExperimentId>, Option<ModelPackageId>) = match work {
-            StepWork::Job(new) => {
-                steps::insert(&mut tx, new, now).await?;
-                (Some(new.experiment_id), None)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            if !holds(&mut tx, pipeline).await? {
+                return Ok(WriteOutcome::Stale);
             }
-            StepWork::Experiment(new) => {
-                told.push(experiments::insert(&mut tx, new, now).await?);
-                (Some(new.id), None)
-            }
-            StepWork::Model(id) => (None, Some(*id)),
-            StepWork::NewModel { new, has_failed } => {
-                let is_written = if *has_failed {
-                    model_packages::restart(&mut tx, new, now).await?
-                } else {
-                    model_packages::insert(&mut tx, new, now).await?
-                };
-                // Somebody else was faster: the next look finds theirs.
-                if !is_written {
-                    return Ok(WriteOutcome::Stale);
+            let mut told = Vec::new();
+            let (experiment, package): (Option<ExperimentId>, Option<ModelPackageId>) = match work {
+                StepWork::Job(new) => {
+                    steps::insert(&mut tx, new, now).await?;
+                    (Some(new.experiment_id), None)
                 }
-                (None, Some(new.id))
+                StepWork::Experiment(new) => {
+                    told.push(experiments::insert(&mut tx, new, now).await?);
+                    (Some(new.id), None)
+                }
+                StepWork::Model(id) => (None, Some(*id)),
+                StepWork::NewModel { new, has_failed } => {
+                    let is_written = if *has_failed {
+                        model_packages::restart(&mut tx, new, now).await?
+                    } else {
+                        model_packages::insert(&mut tx, new, now).await?
+                    };
+                    // Somebody else was faster: the next look finds theirs.
+                    if !is_written {
+                        return Ok(WriteOutcome::Stale);
+                    }
+                    (None, Some(new.id))
+                }
+            };
+            let begun = Begun {
+                place: place_of(place),
+                experiment,
+                package,
+                fingerprint,
+            };
+            if !begin(&mut tx, pipeline, begun, now).await? {
+                return Ok(WriteOutcome::Stale);
             }
+            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+                .execute(&mut *tx)
+                .await?;
+            bakeoff_process::crash::point("in_step");
+            events::commit(tx, &told, now).await?;
+            Ok(WriteOutcome::Done)
         };
-        let begun = Begun {
-            place: place_of(place),
-            experiment,
-            package,
-            fingerprint,
-        };
-        if !begin(&mut tx, pipeline, begun, now).await? {
-            return Ok(WriteOutcome::Stale);
-        }
-        sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-            .execute(&mut *tx)
-            .await?;
-        bakeoff_process::crash::point("in_step");
-        events::commit(tx, &told, now).await?;
-        Ok(WriteOutcome::Done)
+        retried(transaction).await
     }
 
     /// Ends a step; a completed one with its outputs.

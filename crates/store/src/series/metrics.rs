@@ -113,7 +113,7 @@ impl Store {
     /// reader has settled some of the attempts meanwhile; those are not counted.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn count_requested(&self, requested: &[Requested]) -> Result<bool, StoreError> {
-        retried(|| async move {
+        let transaction = || async move {
             let counted = sqlx::query!(
                 r#"WITH held AS (SELECT id FROM jobs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
                    UPDATE jobs j SET metrics_requested = greatest(j.metrics_requested + n.requested, 0)
@@ -125,8 +125,8 @@ impl Store {
             .execute(&self.pool)
             .await?;
             Ok(usize::try_from(counted.rows_affected()) == Ok(requested.len()))
-        })
-        .await
+        };
+        retried(transaction).await
     }
 
     /// Writes samples, the rollups they touch, cursors and costs: all or nothing.
@@ -140,55 +140,50 @@ impl Store {
         // In the same lock order as a listing.
         let mut ordered: Vec<&Progress> = progress.iter().collect();
         ordered.sort_by_key(|step| step.due.account.job_id);
-        retried(|| self.record_metrics_once(samples, &ordered, now)).await
-    }
-
-    async fn record_metrics_once(
-        &self,
-        samples: &Samples,
-        progress: &[&Progress],
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
-        let ids = self.series_ids(Source::Cloudwatch, &samples.named).await?;
-        let mut tx = self.pool.begin().await?;
-        series::merge(
-            &mut tx,
-            &series::sorted(&samples.points, &ids),
-            Again::Replace,
-            now,
-        )
-        .await?;
-        let mut alarms = Vec::new();
-        for step in progress {
-            let written = sqlx::query_scalar!(
-                r#"UPDATE jobs
-                   SET metrics_cursor = greatest(metrics_cursor, $2), metrics_due_at = $3,
-                       final_metrics = CASE WHEN $3::timestamptz IS NOT NULL THEN final_metrics END
-                   WHERE id = $1 AND metrics_due_at IS NOT NULL
-                   RETURNING metrics_requested"#,
-                step.due.account.job_id.0,
-                step.cursor,
-                step.next_at,
+        let progress = &ordered;
+        let transaction = || async move {
+            let ids = self.series_ids(Source::Cloudwatch, &samples.named).await?;
+            let mut tx = self.pool.begin().await?;
+            series::merge(
+                &mut tx,
+                &series::sorted(&samples.points, &ids),
+                Again::Replace,
+                now,
             )
-            .fetch_optional(&mut *tx)
             .await?;
-            // No row: another reader was faster and has settled it.
-            if let (Some(requested), None) = (written, step.next_at) {
-                let since = step.due.job.started_at;
-                let alarm = settle(
-                    &mut tx,
-                    &step.due.account,
-                    step.due.reserved_metrics_usd,
-                    requested,
-                    since,
-                    now,
+            let mut alarms = Vec::new();
+            for step in progress {
+                let written = sqlx::query_scalar!(
+                    r#"UPDATE jobs
+                       SET metrics_cursor = greatest(metrics_cursor, $2), metrics_due_at = $3,
+                           final_metrics = CASE WHEN $3::timestamptz IS NOT NULL THEN final_metrics END
+                       WHERE id = $1 AND metrics_due_at IS NOT NULL
+                       RETURNING metrics_requested"#,
+                    step.due.account.job_id.0,
+                    step.cursor,
+                    step.next_at,
                 )
+                .fetch_optional(&mut *tx)
                 .await?;
-                alarms.extend(alarm);
+                // No row: another reader was faster and has settled it.
+                if let (Some(requested), None) = (written, step.next_at) {
+                    let since = step.due.job.started_at;
+                    let alarm = settle(
+                        &mut tx,
+                        &step.due.account,
+                        step.due.reserved_metrics_usd,
+                        requested,
+                        since,
+                        now,
+                    )
+                    .await?;
+                    alarms.extend(alarm);
+                }
             }
-        }
-        crash::point("in_metrics");
-        events::commit(tx, &alarms, now).await
+            crash::point("in_metrics");
+            events::commit(tx, &alarms, now).await
+        };
+        retried(transaction).await
     }
 }
 

@@ -2,13 +2,14 @@
 //! [`crate::events`].
 
 use bakeoff_domain::delivery::{DeliveryState, NextTry};
+use bakeoff_domain::event::{DisabledWebhook, Event};
 use bakeoff_domain::ids::{DeliveryId, ProjectId, WebhookEndpointId};
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{EndpointRow, WebhookEndpoint, give_up};
-use crate::{Store, StoreError, error, retried};
+use crate::{Store, StoreError, error, events, retried};
 
 /// Characters of an answer, and of a problem, that are kept.
 const ANSWER_MAX: usize = 4096;
@@ -96,6 +97,18 @@ impl TryFrom<DeliveryRow> for WebhookDelivery {
             ended_at: row.ended_at,
         })
     }
+}
+
+/// In the feed, and to whichever other endpoint there is.
+async fn tell_disabled(
+    tx: Transaction<'_, Postgres>,
+    project: ProjectId,
+    disabled: DisabledWebhook,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    tracing::error!(endpoint = %disabled.endpoint_id, disabled.reason, "a webhook endpoint is disabled");
+    let event = Event::WebhookDisabled(disabled);
+    events::commit_to_project(tx, project, &event, now).await
 }
 
 impl Store {
@@ -221,51 +234,53 @@ impl Store {
         next: NextTry,
         think: impl Fn(Option<DateTime<Utc>>) -> Option<String>,
     ) -> Result<(), StoreError> {
-        retried(|| self.record_delivery_once(delivery, tried, next, &think)).await
-    }
-
-    async fn record_delivery_once(
-        &self,
-        delivery: &ClaimedDelivery,
-        tried: &NewAttempt,
-        next: NextTry,
-        think: impl Fn(Option<DateTime<Utc>>) -> Option<String>,
-    ) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        // Endpoints before deliveries, as whoever disables one does.
-        let failing_since = sqlx::query_scalar!(
-            "SELECT failing_since FROM webhook_endpoints WHERE id = $1 FOR NO KEY UPDATE",
-            delivery.endpoint_id.0,
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        if !insert_attempt(&mut tx, delivery, tried, next).await? {
-            return Ok(());
-        }
-        let has_arrived = next == NextTry::Delivered;
-        let given_up = (!has_arrived).then(|| think(failing_since)).flatten();
-        let is_known = has_arrived == failing_since.is_none();
-        if is_known && given_up.is_none() {
-            return Ok(tx.commit().await?);
-        }
-        sqlx::query!(
-            r#"UPDATE webhook_endpoints
-               SET failing_since = CASE WHEN $2 THEN NULL ELSE coalesce(failing_since, $3) END,
-                   disabled_at = CASE WHEN $4::text IS NULL THEN disabled_at ELSE coalesce(disabled_at, $3) END,
-                   disabled_reason = coalesce(disabled_reason, $4)
-               WHERE id = $1"#,
-            delivery.endpoint_id.0,
-            has_arrived,
-            tried.at,
-            given_up,
-        )
-        .execute(&mut *tx)
-        .await?;
-        if let Some(why) = given_up {
-            tracing::error!(endpoint = %delivery.endpoint_id, why, "a webhook endpoint is disabled");
+        let think = &think;
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            // Endpoints before deliveries, as whoever disables one does.
+            let endpoint = sqlx::query!(
+                "SELECT project_id, failing_since, disabled_at FROM webhook_endpoints WHERE id = $1 FOR NO KEY UPDATE",
+                delivery.endpoint_id.0,
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            let failing_since = endpoint.failing_since;
+            if !insert_attempt(&mut tx, delivery, tried, next).await? {
+                return Ok(());
+            }
+            let has_arrived = next == NextTry::Delivered;
+            let given_up = (!has_arrived).then(|| think(failing_since)).flatten();
+            let is_known = has_arrived == failing_since.is_none();
+            if is_known && given_up.is_none() {
+                return Ok(tx.commit().await?);
+            }
+            sqlx::query!(
+                r#"UPDATE webhook_endpoints
+                   SET failing_since = CASE WHEN $2 THEN NULL ELSE coalesce(failing_since, $3) END,
+                       disabled_at = CASE WHEN $4::text IS NULL THEN disabled_at ELSE coalesce(disabled_at, $3) END,
+                       disabled_reason = coalesce(disabled_reason, $4)
+                   WHERE id = $1"#,
+                delivery.endpoint_id.0,
+                has_arrived,
+                tried.at,
+                given_up,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let Some(reason) = given_up else {
+                return Ok(tx.commit().await?);
+            };
             give_up(&mut tx, delivery.endpoint_id, tried.at).await?;
-        }
-        Ok(tx.commit().await?)
+            if endpoint.disabled_at.is_some() {
+                return Ok(tx.commit().await?);
+            }
+            let disabled = DisabledWebhook {
+                endpoint_id: delivery.endpoint_id,
+                reason,
+            };
+            tell_disabled(tx, ProjectId(endpoint.project_id), disabled, tried.at).await
+        };
+        retried(transaction).await
     }
 
     /// Forgets deliveries that were over before a moment, with their attempts; returns how many.

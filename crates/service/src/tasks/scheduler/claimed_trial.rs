@@ -533,7 +533,7 @@ impl ClaimedTrial<'_> {
         if !kind.has_model() || !self.app.fence.may_stop(self.app.clock.now()) {
             return Ok(Ok(()));
         }
-        if let Err(error) = self.unschedule_end(attempt).await? {
+        if let Err(error) = self.unschedule_end(attempt).await {
             return Ok(Err(error));
         }
         let revisions = self.app.store.endpoint_revisions_of(self.trial.id).await?;
@@ -583,6 +583,12 @@ impl ClaimedTrial<'_> {
             .settle(self.trial, attempt, settlement, now)
             .await?;
         crash::point("after_settle");
+        if self.trial.kind == JobKind::Endpoint {
+            let store = &self.app.store;
+            store
+                .forget_scheduled_end(self.trial.id, &attempt.job_name)
+                .await?;
+        }
         Ok(false)
     }
 }

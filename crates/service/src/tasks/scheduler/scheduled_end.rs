@@ -64,8 +64,14 @@ impl ClaimedTrial<'_> {
                 Ok(())
             });
         };
-        if self.ends_at.is_some() {
-            return Ok(Ok(()));
+        if let Some(at) = self.ends_at {
+            let end = ScheduledEnd {
+                action,
+                job_name: attempt.job_name.clone(),
+                at,
+                role_arn: role.clone(),
+            };
+            return Ok(self.still_ends(attempt, &end).await);
         }
         // Of one that waited for longer, the end is not in the past: no create was sent before its end was scheduled.
         let longest = self.trial.billed_seconds_max;
@@ -115,6 +121,30 @@ impl ClaimedTrial<'_> {
         }
     }
 
+    /// Whether the end that an earlier claim has scheduled is still ahead. A schedule that is gone was carried out: what that
+    /// claim may have created has ended, whatever our clock says, and the same name again would have a second life, without
+    /// an end.
+    async fn still_ends(&self, attempt: &Attempt, end: &ScheduledEnd) -> Result<(), AwsError> {
+        if self.planned_here == Some(attempt.id) {
+            return Ok(());
+        }
+        match self.app.place.aws.scheduled_end(end).await {
+            Err(AwsError::NotFound(_)) => {
+                let why = format!(
+                    "the schedule of its end ({}) is gone: AWS has carried it out, or somebody has deleted it; nothing is created \
+                     under this name again",
+                    end.at
+                );
+                Err(AwsError::Throttled(why))
+            }
+            Err(error @ (AwsError::Throttled(_) | AwsError::Unknown(_) | AwsError::Expired(_))) => {
+                Err(error)
+            }
+            // Who may not ask has been told an end, and cannot know better.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// Once for an endpoint, and for each attempt of a transform.
     async fn tell_refusal(
         &self,
@@ -147,13 +177,11 @@ impl ClaimedTrial<'_> {
         no_end(usd_per_day_absent(attempt.usd_per_hour, count))
     }
 
-    /// Deletes the schedule of a job that is over. What may not be deleted ends nothing, and deletes itself.
-    pub(super) async fn unschedule_end(
-        &self,
-        attempt: &Attempt,
-    ) -> Result<Result<(), AwsError>, StoreError> {
+    /// Deletes the schedule of a job that is over. What may not be deleted ends nothing, and deletes itself. When it was
+    /// to end is forgotten only once the end is booked: it may be the only thing that says when that was.
+    pub(super) async fn unschedule_end(&self, attempt: &Attempt) -> Result<(), AwsError> {
         if self.app.settings.scheduler_role_arn.is_none() && self.ends_at.is_none() {
-            return Ok(Ok(()));
+            return Ok(());
         }
         match self.app.place.aws.unschedule_end(&attempt.job_name).await {
             Err(
@@ -164,15 +192,10 @@ impl ClaimedTrial<'_> {
                 | AwsError::NotFound(_)),
             ) => {
                 tracing::warn!(%error, job = attempt.job_name, "its schedule is left behind");
+                Ok(())
             }
-            Err(error) => return Ok(Err(error)),
-            Ok(()) => {}
+            done => done,
         }
-        let store = &self.app.store;
-        store
-            .forget_scheduled_end(self.trial.id, &attempt.job_name)
-            .await?;
-        Ok(Ok(()))
     }
 
     /// When AWS has ended an endpoint that is not found, as well as that is known: at the end that was scheduled. One

@@ -5,17 +5,20 @@ use bakeoff_domain::ids::{JobId, TrialId};
 use bakeoff_domain::lifecycle::orphan::{self, OrphanDecision, OrphanSeen, Sighting};
 use bakeoff_domain::sagemaker::error::AwsError;
 use bakeoff_domain::sagemaker::kind::JobKind;
-use bakeoff_domain::sagemaker::observed::{JobStatus, ObservedJob, WarmPool};
+use bakeoff_domain::sagemaker::observed::{Billing, JobStatus, ObservedJob, WarmPool};
 use bakeoff_planner::render::attempt;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::app::App;
 use bakeoff_store::StoreError;
-use bakeoff_store::jobs::orphans::Orphan;
+use bakeoff_store::jobs::attempts::StopRefusal;
+use bakeoff_store::jobs::orphans::{Orphan, OrphanBill};
 use bakeoff_store::leases::Term;
 
 /// Orphaned jobs followed in one tick.
 const ORPHANS_MAX: i64 = 100;
+/// How often a bill is asked for that is late: an estimate of it is booked.
+const LATE_BILL_EVERY: TimeDelta = TimeDelta::minutes(5);
 
 /// Adopts a job in progress that no living attempt stands for; false if it is not yet certain what
 /// the job is. A job without our marker belongs to somebody else.
@@ -160,6 +163,28 @@ pub(super) async fn follow(app: &App, term: &Term, now: DateTime<Utc>) -> Result
     Ok(())
 }
 
+async fn settle(
+    app: &App,
+    term: &Term,
+    orphan: &Orphan,
+    job: Option<&ObservedJob>,
+    billing: Billing,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    // Take over its pool first, even one that is not visible yet: once the job is settled,
+    // nothing would look for it before the next sweep.
+    if let (Some(job), Some(owner)) = (job, &orphan.owner) {
+        app.store
+            .take_over_pool(term, owner.account.job_id, job, now)
+            .await?;
+    }
+    let bill = OrphanBill {
+        billing,
+        training_seconds: job.and_then(|job| job.training_seconds),
+    };
+    app.store.settle_orphan(term, orphan, bill, now).await
+}
+
 async fn follow_one(
     app: &App,
     term: &Term,
@@ -174,29 +199,47 @@ async fn follow_one(
     };
     let decision = orphan::decide(&orphan.facts, seen, now);
     if let OrphanDecision::Settle(billing) = decision {
-        // Take over its pool first, even one that is not visible yet: once the job is settled,
-        // nothing would look for it before the next sweep.
-        if let (Ok(job), Some(owner)) = (&looked, &orphan.owner) {
-            app.store
-                .take_over_pool(term, owner.account.job_id, job, now)
-                .await?;
-        }
-        return app.store.settle_orphan(term, orphan, billing, now).await;
+        let job = looked.as_ref().ok();
+        return settle(app, term, orphan, job, billing, now).await;
     }
     if decision == OrphanDecision::Stop
         && app.place.watcher.is_trusted().await
         && let Err(error) = app.place.aws.stop(orphan.kind, &orphan.job_name).await
     {
         tracing::warn!(%error, job = orphan.job_name, "stopping an orphaned job failed; retrying");
+        tell_stop_refusal(app, orphan, &error, now).await?;
     }
     let last_seen = if looked.is_ok() {
         now
     } else {
         orphan.facts.last_seen_at
     };
+    let is_late_bill =
+        decision == OrphanDecision::LookAgain && orphan.facts.estimated_seconds.is_some();
+    let poll = app.settings.policy.poll;
+    let after = if is_late_bill { LATE_BILL_EVERY } else { poll };
     app.store
-        .postpone_orphan(&orphan.job_name, last_seen, now + app.settings.policy.poll)
+        .postpone_orphan(&orphan.job_name, last_seen, now + after)
         .await
+}
+
+/// An alarm, since it goes on being billed. One that is not there any more is not.
+async fn tell_stop_refusal(
+    app: &App,
+    orphan: &Orphan,
+    error: &AwsError,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    if matches!(error, AwsError::NotFound(_)) {
+        return Ok(());
+    }
+    let job = &orphan.job_name;
+    let why = format!("{job} is not stopped, and goes on being billed: {error}");
+    let refusal = StopRefusal {
+        why: &why,
+        is_definite: matches!(error, AwsError::Denied(_)),
+    };
+    app.store.record_orphan_refusal(orphan, refusal, now).await
 }
 
 /// Takes over a pool that is not tracked, or that cost more than is booked, so that it is ended and

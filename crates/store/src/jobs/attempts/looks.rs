@@ -73,37 +73,30 @@ impl Store {
         due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.postpone_once(trial, attempt, due, now)).await
-    }
-
-    async fn postpone_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        due: Due<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE jobs SET postponed = postponed + 1 WHERE id = $1",
-            attempt.id.0
-        )
-        .execute(&mut *tx)
-        .await?;
-        found_one(&done, "jobs", attempt.id)?;
-        let state = living_state(trial, attempt);
-        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        // Report the first wait, and raise an alarm when it lasts.
-        let is_told = attempt.postponed == 0 || attempt.postponed == POSTPONED_ALARM;
-        let waiting = is_told.then(|| Event::TrialWaiting {
-            reason: due.reason.unwrap_or_default().to_owned(),
-            is_long: attempt.postponed == POSTPONED_ALARM,
-        });
-        let waiting = waiting.map(|event| EventSubject::from(trial).told(event));
-        events::commit(tx, waiting.as_slice(), now).await?;
-        Ok(Applied::Done)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let done = sqlx::query!(
+                "UPDATE jobs SET postponed = postponed + 1 WHERE id = $1",
+                attempt.id.0
+            )
+            .execute(&mut *tx)
+            .await?;
+            found_one(&done, "jobs", attempt.id)?;
+            let state = living_state(trial, attempt);
+            if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
+                return Ok(Applied::Stale);
+            }
+            // Report the first wait, and raise an alarm when it lasts.
+            let is_told = attempt.postponed == 0 || attempt.postponed == POSTPONED_ALARM;
+            let waiting = is_told.then(|| Event::TrialWaiting {
+                reason: due.reason.unwrap_or_default().to_owned(),
+                is_long: attempt.postponed == POSTPONED_ALARM,
+            });
+            let waiting = waiting.map(|event| EventSubject::from(trial).told(event));
+            events::commit(tx, waiting.as_slice(), now).await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
 
     /// Quarantines an attempt that was cancelled or refused while a create may have been under way:
@@ -116,30 +109,23 @@ impl Store {
         due: Due<'_>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.quarantine_once(trial, attempt, due, now)).await
-    }
-
-    async fn quarantine_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        due: Due<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        sqlx::query!(
-            "UPDATE jobs SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
-            attempt.id.0,
-            due.at,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let state = living_state(trial, attempt);
-        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        tx.commit().await?;
-        Ok(Applied::Done)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            sqlx::query!(
+                "UPDATE jobs SET state = 'quarantined', quarantine_until = $2 WHERE id = $1 AND state = 'planned'",
+                attempt.id.0,
+                due.at,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let state = living_state(trial, attempt);
+            if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
+                return Ok(Applied::Stale);
+            }
+            tx.commit().await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
 
     /// Records an observation and schedules the next one at `at`. `absent` counts consecutive
@@ -154,62 +140,53 @@ impl Store {
         at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Applied, StoreError> {
-        retried(|| self.record_look_once(trial, attempt, seen, absent, at, now)).await
-    }
-
-    async fn record_look_once(
-        &self,
-        trial: &Claimed,
-        attempt: &Attempt,
-        seen: Option<&ObservedJob>,
-        absent: u32,
-        at: DateTime<Utc>,
-        now: DateTime<Utc>,
-    ) -> Result<Applied, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let done = sqlx::query!(
-            "UPDATE jobs SET absent = $2 WHERE id = $1",
-            attempt.id.0,
-            i32::try_from(absent).unwrap_or(i32::MAX)
-        )
-        .execute(&mut *tx)
-        .await?;
-        found_one(&done, "jobs", attempt.id)?;
-        // The warm pool is tracked from now on, even while the job's bill is still pending.
-        let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
-        if let Some((job, ended_at)) = over.and_then(|job| Some((job, job.ended_at?))) {
-            let account = account(trial, attempt);
-            warm_pools::job_ended(&mut tx, &account, Some(ended_at), Some(job), now).await?;
-        }
-        let state = living_state(trial, attempt);
-        let is_still_quarantined =
-            seen.is_none() && matches!(attempt.phase, AttemptPhase::Quarantined { .. });
-        let due = if is_still_quarantined {
-            Due::still(at)
-        } else {
-            Due::at(at)
-        };
-        if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
-            return Ok(Applied::Stale);
-        }
-        let mut events = Vec::new();
-        if let Some(job) = seen {
-            let recorded = record_job(&mut tx, trial, attempt, job).await?;
-            events.extend(recorded.differences);
-            let status = || {
-                Event::TrialStatus(StatusNews {
-                    attempt: attempt.number,
-                    status: job.status.as_str().to_owned(),
-                    secondary_status: job.secondary_status.clone(),
-                })
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            let done = sqlx::query!(
+                "UPDATE jobs SET absent = $2 WHERE id = $1",
+                attempt.id.0,
+                i32::try_from(absent).unwrap_or(i32::MAX)
+            )
+            .execute(&mut *tx)
+            .await?;
+            found_one(&done, "jobs", attempt.id)?;
+            // The warm pool is tracked from now on, even while the job's bill is still pending.
+            let over = seen.filter(|job| job.status.is_over() && job.started_at.is_some());
+            if let Some((job, ended_at)) = over.and_then(|job| Some((job, job.ended_at?))) {
+                let account = account(trial, attempt);
+                warm_pools::job_ended(&mut tx, &account, Some(ended_at), Some(job), now).await?;
+            }
+            let state = living_state(trial, attempt);
+            let is_still_quarantined =
+                seen.is_none() && matches!(attempt.phase, AttemptPhase::Quarantined { .. });
+            let due = if is_still_quarantined {
+                Due::still(at)
+            } else {
+                Due::at(at)
             };
-            events.extend(
-                recorded
-                    .is_news
-                    .then(|| EventSubject::from(trial).told(status())),
-            );
-        }
-        events::commit(tx, &events, now).await?;
-        Ok(Applied::Done)
+            if !advance(&mut tx, trial, state, due, Lease::Release, now).await? {
+                return Ok(Applied::Stale);
+            }
+            let mut events = Vec::new();
+            if let Some(job) = seen {
+                let recorded = record_job(&mut tx, trial, attempt, job).await?;
+                events.extend(recorded.differences);
+                let status = || {
+                    Event::TrialStatus(StatusNews {
+                        attempt: attempt.number,
+                        status: job.status.as_str().to_owned(),
+                        secondary_status: job.secondary_status.clone(),
+                    })
+                };
+                events.extend(
+                    recorded
+                        .is_news
+                        .then(|| EventSubject::from(trial).told(status())),
+                );
+            }
+            events::commit(tx, &events, now).await?;
+            Ok(Applied::Done)
+        };
+        retried(transaction).await
     }
 }

@@ -53,96 +53,87 @@ impl Store {
         price: &Price,
         now: DateTime<Utc>,
     ) -> Result<Planned, StoreError> {
-        let planned =
-            retried(|| self.plan_attempt_once(trial, id, job_name, plan, price, now)).await?;
+        let transaction = || async move {
+            let Some(worst) = plan.worst_case else {
+                return Ok(Planned::NotReserved(NotReserved::HeldBack(
+                    "its worst case is not known".to_owned(),
+                )));
+            };
+            let WorstCase {
+                training_usd: training,
+                metrics_usd: metrics,
+                pool_usd: pool,
+                total_usd: total,
+                ..
+            } = worst;
+            let mut tx = self.pool.begin().await?;
+            let reserved =
+                budget::reserve(&mut tx, self.caps, asked_for(trial, total, now)).await?;
+            let alarms = match reserved {
+                Ok(alarms) => alarms,
+                Err(why) => return Ok(Planned::NotReserved(why)),
+            };
+            let due = Due::at(now);
+            if !advance(
+                &mut tx,
+                trial,
+                TrialState::Submitting,
+                due,
+                Lease::Keep,
+                now,
+            )
+            .await?
+            {
+                return Ok(Planned::Stale);
+            }
+            let number = count_attempt(&mut tx, trial, plan, price, &worst).await?;
+            sqlx::query!(
+                r#"INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
+                                     price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
+                   SELECT $1, t.job_kind, t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
+                   FROM trials t, installation i WHERE t.id = $4"#,
+                id.0,
+                trial.project_id.0,
+                trial.experiment_id.0,
+                trial.id.0,
+                number,
+                job_name,
+                price.id.0,
+                price.usd_per_hour.0,
+                training.0,
+                metrics.0,
+                now,
+            )
+            .execute(&mut *tx)
+            .await?;
+            let account = Account {
+                project_id: trial.project_id,
+                experiment_id: trial.experiment_id,
+                trial_id: trial.id,
+                job_id: id,
+                price_id: price.id,
+            };
+            write_reservation(&mut tx, trial, &account, &worst, now).await?;
+            if pool > Usd::ZERO {
+                warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
+            }
+            let planned = Event::TrialPlanned(PlannedAttempt {
+                attempt: u32::try_from(number).unwrap_or(u32::MAX),
+                job_name: job_name.to_owned(),
+                reserved_usd: total,
+            });
+            crash::point("in_plan");
+            let told = [EventSubject::from(trial).told(planned)];
+            let told: Vec<NewEvent> = told.into_iter().chain(alarms).collect();
+            events::commit(tx, &told, now).await?;
+            Ok(Planned::Done)
+        };
+        let planned = retried(transaction).await?;
         if let Planned::NotReserved(NotReserved::Short(short)) = &planned {
             self.tell_used_up(short, asked_for(trial, short.needed, now))
                 .await?;
         }
         Ok(planned)
-    }
-
-    async fn plan_attempt_once(
-        &self,
-        trial: &Claimed,
-        id: JobId,
-        job_name: &str,
-        plan: &TrialPlan,
-        price: &Price,
-        now: DateTime<Utc>,
-    ) -> Result<Planned, StoreError> {
-        let Some(worst) = plan.worst_case else {
-            return Ok(Planned::NotReserved(NotReserved::HeldBack(
-                "its worst case is not known".to_owned(),
-            )));
-        };
-        let WorstCase {
-            training_usd: training,
-            metrics_usd: metrics,
-            pool_usd: pool,
-            total_usd: total,
-            ..
-        } = worst;
-        let mut tx = self.pool.begin().await?;
-        let reserved = budget::reserve(&mut tx, self.caps, asked_for(trial, total, now)).await?;
-        let alarms = match reserved {
-            Ok(alarms) => alarms,
-            Err(why) => return Ok(Planned::NotReserved(why)),
-        };
-        let due = Due::at(now);
-        if !advance(
-            &mut tx,
-            trial,
-            TrialState::Submitting,
-            due,
-            Lease::Keep,
-            now,
-        )
-        .await?
-        {
-            return Ok(Planned::Stale);
-        }
-        let number = count_attempt(&mut tx, trial, plan, price, &worst).await?;
-        sqlx::query!(
-            r#"INSERT INTO jobs (id, kind, region, account, project_id, experiment_id, trial_id, number, job_name, state,
-                                 price_id, usd_per_hour, reserved_training_usd, reserved_metrics_usd, planned_at)
-               SELECT $1, t.job_kind, t.region, i.account, $2, $3, t.id, $5, $6, 'planned', $7, $8, $9, $10, $11
-               FROM trials t, installation i WHERE t.id = $4"#,
-            id.0,
-            trial.project_id.0,
-            trial.experiment_id.0,
-            trial.id.0,
-            number,
-            job_name,
-            price.id.0,
-            price.usd_per_hour.0,
-            training.0,
-            metrics.0,
-            now,
-        )
-        .execute(&mut *tx)
-        .await?;
-        let account = Account {
-            project_id: trial.project_id,
-            experiment_id: trial.experiment_id,
-            trial_id: trial.id,
-            job_id: id,
-            price_id: price.id,
-        };
-        write_reservation(&mut tx, trial, &account, &worst, now).await?;
-        if pool > Usd::ZERO {
-            warm_pools::reserve(&mut tx, &account, job_name, plan, pool, now).await?;
-        }
-        let planned = Event::TrialPlanned(PlannedAttempt {
-            attempt: u32::try_from(number).unwrap_or(u32::MAX),
-            job_name: job_name.to_owned(),
-            reserved_usd: total,
-        });
-        crash::point("in_plan");
-        let told = [EventSubject::from(trial).told(planned)];
-        let told: Vec<NewEvent> = told.into_iter().chain(alarms).collect();
-        events::commit(tx, &told, now).await?;
-        Ok(Planned::Done)
     }
 }
 

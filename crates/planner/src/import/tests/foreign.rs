@@ -1,0 +1,153 @@
+//! What other people write: accelerate's files, SDKs of three generations, runs of W&B, names of one's own.
+
+use serde_json::{Value, json};
+
+use super::{asked, estimator, imported, request};
+use crate::import::Import;
+
+fn own_profile(import: &Import) -> &Value {
+    let all = import.spec["candidates"].as_array().unwrap();
+    let own = all
+        .iter()
+        .find(|one| one["instance_type"] == "ml.p4d.24xlarge");
+    &own.unwrap()["profile"]
+}
+
+/// accelerate writes what it does not use, too; FSDP is PyTorch's, and within a machine where it is hybrid.
+#[test]
+fn what_splits_a_model_is_taken_for_what_it_is() {
+    let job = estimator();
+    let with = |config: Value| imported(&[job.clone(), config], &[]).unwrap();
+    let fsdp = with(
+        json!({"distributed_type": "FSDP", "num_processes": 8, "deepspeed_config": {},
+        "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_offload_params": true}}),
+    );
+    let profile = own_profile(&fsdp);
+    assert_eq!(
+        (
+            &profile["library"],
+            &profile["zero_stage"],
+            &profile["hybrid_shard_degree"]
+        ),
+        (&json!("torchrun"), &json!(3), &json!(8))
+    );
+    assert_eq!(profile["cpu_offload"], "optimizer_and_parameters");
+    let file = with(json!({"distributed_type": "DEEPSPEED", "num_processes": 8,
+        "deepspeed_config": {"deepspeed_config_file": "z3.json"}}));
+    let named = file
+        .left_out
+        .iter()
+        .any(|one| one.member == "deepspeed_config_file");
+    assert!(named, "{:?}", file.left_out);
+    let mut told = job.clone();
+    told["hyperparameters"]["fsdp"] = json!("shard_grad_op auto_wrap");
+    let import = imported(&[told], &[]).unwrap();
+    assert_eq!(own_profile(&import)["zero_stage"], 2);
+    assert_eq!(own_profile(&import)["library"], "torchrun");
+}
+
+#[test]
+fn nothing_is_made_up_of_what_the_sdk_would_ask_the_account_for() {
+    let bare = json!({"entry_point": "train.py", "source_dir": "s3://b/code/sourcedir.tar.gz", "instance_type": "ml.g5.xlarge",
+        "image_uri": "1.dkr.ecr.eu-west-1.amazonaws.com/train:1", "role": "trainer"});
+    let import = imported(&[bare], &[]).unwrap();
+    assert_eq!(import.spec["region"], "eu-west-1");
+    let script = &import.spec["workload"]["script"];
+    assert_eq!(script["source_s3_uri"], "s3://b/code/sourcedir.tar.gz");
+    for pointer in ["/workload/role_arn", "/workload/output_s3_uri"] {
+        let open = asked(&import, pointer).is_some_and(|one| one.proposal.is_none());
+        assert!(open, "{pointer}: {:?}", import.read);
+    }
+}
+
+/// As SageMaker's third SDK starts a script: by a channel of its own, and a shell.
+#[test]
+fn a_job_of_the_third_sdk_keeps_what_it_runs() {
+    let mut body = request();
+    body["AlgorithmSpecification"]["ContainerEntrypoint"] = json!(["/bin/bash"]);
+    body["AlgorithmSpecification"]["ContainerArguments"] =
+        json!(["-c", "/opt/ml/input/data/sm_drivers/sm_train.sh"]);
+    let channel = |name: &str, kind: &str| {
+        json!({"ChannelName": name, "DataSource": {"S3DataSource": {"S3Uri": format!("s3://b/{name}"),
+        "S3DataType": kind, "S3DataDistributionType": "ShardedByS3Key"}}})
+    };
+    body["InputDataConfig"] = json!([
+        channel("code", "S3Prefix"),
+        channel("train", "ManifestFile")
+    ]);
+    let import = imported(&[body], &[]).unwrap();
+    let workload = &import.spec["workload"];
+    let entry = json!([
+        "/bin/bash",
+        "-c",
+        "/opt/ml/input/data/sm_drivers/sm_train.sh"
+    ]);
+    assert_eq!(workload["container_entrypoint"], entry);
+    assert_eq!(
+        workload["channels"][0],
+        json!({"name": "code", "s3_uri": "s3://b/code"})
+    );
+    let said = |member: &str| import.left_out.iter().any(|one| one.member == member);
+    assert!(said(
+        "InputDataConfig.train.DataSource.S3DataSource.S3DataType"
+    ));
+    assert!(said(
+        "InputDataConfig.train.DataSource.S3DataSource.S3DataDistributionType"
+    ));
+}
+
+/// What `wandb.Api().run(…).config` gives: without marks, and with PEFT's settings.
+#[test]
+fn a_run_as_the_api_of_weights_and_biases_gives_it_is_read() {
+    let config = json!({
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152_064, "max_length": 20,
+        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "learning_rate": 1e-5, "bf16": true,
+        "peft_config": {"default": {"peft_type": "LORA", "r": 8}}
+    });
+    let import = imported(&[config], &[]).unwrap();
+    let model = &import.spec["workload"]["model"];
+    assert_eq!(
+        (&model["layers"], &model["lora_rank"]),
+        (&json!(28), &json!(8))
+    );
+    assert_ne!(model["sequence_length"], 20);
+    assert!(import.left_out.is_empty(), "{:?}", import.left_out);
+}
+
+#[test]
+fn batches_are_read_under_the_names_that_scripts_have_for_them() {
+    let with = |hyperparameters: Value| {
+        let mut job = estimator();
+        job["hyperparameters"] = hyperparameters;
+        imported(&[job, "gpt2".into()], &[]).unwrap()
+    };
+    // Of each of eight accelerators (Hugging Face's own script for SageMaker).
+    let each = with(json!({"train_batch_size": 32}));
+    assert_eq!(each.spec["workload"]["global_batch"], 256);
+    assert_eq!(each.spec["workload"].get("hyperparameters"), None);
+    let hyphened = with(json!({"batch-size": "4", "lr": "0.1"}));
+    assert_eq!(hyphened.spec["workload"]["global_batch"], 32);
+    let own = json!({"lr": "0.1"});
+    assert_eq!(hyphened.spec["workload"]["hyperparameters"], own);
+    let deepspeed = json!({"train_batch_size": 512, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}});
+    let mut job = estimator();
+    job["hyperparameters"] = json!({});
+    let import = imported(&[job, deepspeed], &[]).unwrap();
+    assert_eq!(import.spec["workload"]["global_batch"], 512);
+    assert_eq!(own_profile(&import)["gradient_accumulation_steps"], 16);
+}
+
+#[test]
+fn llama_factory_saves_activations_unless_it_is_told_not_to() {
+    let config = |off: bool| {
+        json!({"model_name_or_path": "Qwen/Qwen2.5-7B", "finetuning_type": "lora", "cutoff_len": 2048,
+            "per_device_train_batch_size": 1, "disable_gradient_checkpointing": off})
+    };
+    for off in [false, true] {
+        let mut job = estimator();
+        job["hyperparameters"] = json!({});
+        let import = imported(&[job, config(off)], &[]).unwrap();
+        assert_eq!(own_profile(&import)["activation_checkpointing"], !off);
+    }
+}
