@@ -140,7 +140,7 @@ def test_a_described_job_becomes_an_experiment_in_one_round(client):
 def test_waiting_ends_in_time(client):
     spec = json.loads((EXAMPLES / "legal-g5-spot.json").read_text()) | {"name": "waited-for"}
     started = client.experiments.create(spec)
-    with pytest.raises(bakeoff.WaitTimeoutError, match="still runs"):
+    with pytest.raises(bakeoff.WaitTimeoutError, match="is still running"):
         started.wait(timeout=0.2)
     with pytest.raises(TimeoutError):
         started.wait(timeout=0, progress=False)

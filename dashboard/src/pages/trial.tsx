@@ -1,6 +1,6 @@
 /** What happened in one trial: its attempts, figures, log, and why it failed. */
 
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { Problem, client, data, type Schemas } from "../api/client";
 import { useQuery } from "../api/query";
 import { Gantt } from "../charts/charts";
@@ -17,8 +17,11 @@ const LIVE = new Set(["queued", "submitting", "parked", "running", "stopping"]);
 
 export function Trial({ id }: { id: string }) {
   const path = { params: { path: { trial_id: id } } };
-  const trial = useQuery(`trial ${id}`, () => data(client.GET("/v1/trials/{trial_id}", path)), 5);
+  // Whose events tell of it is known once it has been read.
+  const experiment = useRef("any");
+  const trial = useQuery(`trial ${id}`, () => data(client.GET("/v1/trials/{trial_id}", path)), 5, experiment.current);
   const is = trial.data;
+  if (is) experiment.current = is.experiment_id;
   const every = is && !LIVE.has(is.state) ? 0 : 10;
   return (
     <Loaded query={trial} lines={3}>

@@ -110,7 +110,9 @@ fn launched_as(job: &Job, told: &Hyperparameters<'_>, profile: &mut ProfileSpec)
         "sagemaker_distributed_dataparallel_custom_mpi_options",
     ];
     let options = options.iter().find_map(|name| told.text(name));
-    profile.mpi_options = options.unwrap_or_default().to_owned();
+    options
+        .unwrap_or_default()
+        .clone_into(&mut profile.mpi_options);
 }
 
 fn split_by_fsdp(fsdp: Fsdp, instance: &InstanceType, profile: &mut ProfileSpec) {
