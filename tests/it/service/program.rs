@@ -405,7 +405,10 @@ async fn a_revoked_key_opens_nothing_any_more(pool: PgPool) {
     assert!(!listed.contains(secret), "{listed}");
 
     let (is_revoked, printed) = keys(&pool, &["revoke", &id]);
-    assert!(is_revoked && printed.contains("was revoked at"), "{printed}");
+    assert!(
+        is_revoked && printed.contains("was revoked at"),
+        "{printed}"
+    );
     let refused = async {
         while status().await != StatusCode::UNAUTHORIZED {
             real_sleep(LOOK_EVERY).await;
