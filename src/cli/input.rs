@@ -146,8 +146,8 @@ candidates:
     #[test]
     fn what_json_cannot_say_is_refused() {
         let told = |text: &str| format!("{:#}", from_yaml(text.as_bytes()).unwrap_err());
-        assert!(told("? [a, b]\n: c").contains("names a member"));
-        assert!(told("a: .inf").contains("no number"));
+        assert!(told("? [a, b]\n: c").contains("is used as a name"));
+        assert!(told("a: .inf").contains("cannot be written in JSON"));
         assert!(told("<<: text").contains("takes mappings"));
         assert!(told("a: [").starts_with("not YAML: "));
         assert!(told("a: 1\na: 2").contains("duplicate"));
