@@ -21,6 +21,28 @@ use crate::pipelines::steps::turn;
 use crate::support::fault_proxy::{Act, Between};
 use crate::support::{TestApp, jobs, number};
 
+/// The endpoint is created, and no reply comes.
+async fn until_created_unheard(test: &TestApp) {
+    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
+        .await;
+    while jobs(&test.record().await).is_empty() {
+        turn(test).await;
+        test.advance(TimeDelta::seconds(20)).await;
+    }
+    test.region_post("/_sim/faults", &json!({})).await;
+}
+
+/// What is booked is an estimate, and what AWS bills, within ten cents.
+async fn assert_booked_as_ended(test: &TestApp) {
+    let of = dollars(test, &jobs(&test.record().await)[0]).await;
+    assert!(
+        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
+        "billed {}, booked {}",
+        of.billed,
+        of.booked
+    );
+}
+
 #[sqlx::test(migrations = false)]
 async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before_it(pool: PgPool) {
     let test = TestApp::new(pool).await;
@@ -35,14 +57,8 @@ async fn an_extension_that_comes_too_late_for_aws_is_booked_until_the_end_before
     let view = read(&test, &id).await;
     println!("{:?}: {:?}", view.state, view.reason);
     assert_within_reservations(&test).await;
+    assert_booked_as_ended(&test).await;
     let record = test.record().await;
-    let of = dollars(&test, &jobs(&record)[0]).await;
-    assert!(
-        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
-        "billed {}, booked {}",
-        of.billed,
-        of.booked
-    );
     let over = record["schedules"]["over"].as_array().unwrap();
     assert_eq!(over.len(), 1, "no other schedule was made: {over:#?}");
 }
@@ -66,14 +82,7 @@ async fn a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_mo
     test.region_post("/_sim/faults", &json!({})).await;
     until_all_are_over(&test).await;
     assert_within_reservations(&test).await;
-    let record = test.record().await;
-    let of = dollars(&test, &jobs(&record)[0]).await;
-    assert!(
-        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
-        "billed {}, booked {}",
-        of.billed,
-        of.booked
-    );
+    assert_booked_as_ended(&test).await;
 }
 
 /// AWS has ended it while the service was away, and what it leaves behind cannot be deleted yet: that is tried again, and
@@ -105,13 +114,7 @@ async fn an_end_that_cannot_be_cleaned_up_at_once_is_booked_when_it_was(pool: Pg
     let view = read(&test, &id).await;
     assert_eq!(view.state, EndpointState::Deleted, "{view:#?}");
     assert_within_reservations(&test).await;
-    let of = dollars(&test, &jobs(&test.record().await)[0]).await;
-    assert!(
-        of.is_estimated && (of.booked - of.billed).abs() < 0.1,
-        "billed {}, booked {}",
-        of.billed,
-        of.booked
-    );
+    assert_booked_as_ended(&test).await;
 }
 
 /// What AWS refuses ends nothing: it is billed until the end that AWS has for it.
@@ -178,13 +181,7 @@ async fn an_endpoint_that_was_created_late_and_unheard_is_booked_within_its_rese
         .await;
     turn(&test).await;
     test.advance(TimeDelta::hours(5)).await;
-    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
-        .await;
-    while jobs(&test.record().await).is_empty() {
-        turn(&test).await;
-        test.advance(TimeDelta::seconds(20)).await;
-    }
-    test.region_post("/_sim/faults", &json!({})).await;
+    until_created_unheard(&test).await;
     test.advance(WEEKEND).await;
     until_all_are_over(&test).await;
     assert_within_reservations(&test).await;
@@ -255,13 +252,7 @@ async fn a_create_whose_claim_is_lost_is_not_sent(pool: PgPool) {
 async fn what_aws_has_ended_is_not_created_again_by_a_clock_that_is_behind(pool: PgPool) {
     let test = TestApp::new(pool).await;
     created(&test, &body("one")).await;
-    test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
-        .await;
-    while jobs(&test.record().await).is_empty() {
-        turn(&test).await;
-        test.advance(TimeDelta::seconds(20)).await;
-    }
-    test.region_post("/_sim/faults", &json!({})).await;
+    until_created_unheard(&test).await;
     let mut behind = test.app.clone();
     behind.clock = Clock::manual(test.app.clock.now());
     test.advance(WEEKEND).await;

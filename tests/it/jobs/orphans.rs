@@ -53,14 +53,16 @@ async fn a_settled_job_with_an_unknown_status_is_no_orphan(pool: PgPool) {
     sweeps_show(pool, json!({"odd_status": 1.0})).await;
 }
 
+/// A region that tells what it bills only hours later.
+async fn with_late_bills(pool: PgPool) -> TestApp {
+    let late = ["--billing-late", "1", "--billing-seconds", "40000"];
+    TestApp::with_faults(pool, &late).await
+}
+
 /// SageMaker never told the bill of a job that it had called over; when it does, only the bill is corrected.
 #[sqlx::test(migrations = false)]
 async fn a_bill_that_comes_late_corrects_the_estimate_without_an_alarm(pool: PgPool) {
-    let test = TestApp::with_faults(
-        pool.clone(),
-        &["--billing-late", "1", "--billing-seconds", "40000"],
-    )
-    .await;
+    let test = with_late_bills(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
     let estimated = "SELECT count(*) FROM jobs WHERE billing_estimated";
@@ -82,11 +84,7 @@ async fn a_bill_that_comes_late_corrects_the_estimate_without_an_alarm(pool: PgP
 /// The same of spot, which bills less than it ran: what was estimated too high is given back.
 #[sqlx::test(migrations = false)]
 async fn a_late_bill_that_is_lower_gives_back_what_was_estimated(pool: PgPool) {
-    let test = TestApp::with_faults(
-        pool.clone(),
-        &["--billing-late", "1", "--billing-seconds", "40000"],
-    )
-    .await;
+    let test = with_late_bills(pool.clone()).await;
     let id = test.start(&spot_spec()).await;
     test.run_to_end(&id, 60).await;
     let estimated = "SELECT count(*) FROM jobs WHERE billing_estimated";

@@ -124,7 +124,7 @@ fn in_service(facts: &EndpointFacts, revision: u32, now: DateTime<Utc>) -> Endpo
             EndpointStep::Serve
         }
     };
-    // Also while it is being changed: its end comes whatever becomes of the change.
+    // Even during an update: the endpoint ends whether or not the update succeeds.
     if facts.state.serves() && is_to_be_announced(facts, now) {
         return EndpointStep::Announce;
     }
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Whoever uses it is told that it ends, also while a change of it does not come through.
+    /// People are told that an endpoint is about to end even while an update of it is stuck.
     #[test]
     fn an_end_is_announced_whatever_becomes_of_a_change() {
         for state in [

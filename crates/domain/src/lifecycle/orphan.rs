@@ -12,7 +12,7 @@ use crate::sagemaker::observed::{Billing, JobStatus, ObservedJob, seconds_betwee
 const ABSENT: TimeDelta = TimeDelta::hours(1);
 /// After the job has been unreadable for this long, its cost will never be reported.
 const UNREADABLE: TimeDelta = TimeDelta::hours(24);
-/// A bill that is late by more than this does not come.
+/// A bill that has not arrived this long after the end will not arrive.
 const BILL_COMES_WITHIN: TimeDelta = TimeDelta::hours(24);
 
 /// Stored facts about an orphaned job.
@@ -26,7 +26,7 @@ pub struct OrphanFacts {
     /// The longest time that an instance of it can be billed, seconds, where SageMaker has a limit; an estimate
     /// never exceeds it.
     pub longest_billed_seconds: u64,
-    /// What is booked for it, seconds, if that is an estimate: another one that is no higher would say no more.
+    /// The seconds booked for it, if they are an estimate: another estimate that is no higher adds nothing.
     pub estimated_seconds: Option<u64>,
 }
 

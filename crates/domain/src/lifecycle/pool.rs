@@ -109,7 +109,7 @@ pub fn decide(
                     estimated: false,
                 }
             }
-            // A job in it, or a status of which nobody here knows: it keeps nothing longer than its time to live.
+            // Still in use, or of an unknown status: nothing is kept beyond the keep-alive period.
             (
                 WarmPoolStatus::Reused
                 | WarmPoolStatus::Terminated
@@ -157,7 +157,7 @@ mod tests {
         decide(&facts, seen, now, &policy)
     }
 
-    /// A job in it that is long over, or a status that nobody here knows: it is not waited for without end.
+    /// A pool that shows a job long finished, or an unknown status, is not polled for ever.
     #[test]
     fn a_pool_is_settled_after_its_time_whatever_is_told_of_it() {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();

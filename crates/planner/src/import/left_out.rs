@@ -1,4 +1,4 @@
-//! What a job's body says that an experiment has no place for, and what that means for its jobs.
+//! Members of a job's body that an experiment cannot express, and what that means for its jobs.
 
 use serde_json::{Map, Value, json};
 

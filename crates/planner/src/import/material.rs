@@ -280,7 +280,8 @@ const STAND_INS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Without a whole ARN, nobody knows the account: neither the role nor the bucket that the SDK would make.
+/// Without a full role ARN the account is unknown, and so are the role and the default bucket that the SDK would derive
+/// from it.
 fn forget_unknown_account(body: &mut Value, arguments: &Map<String, Value>) {
     let role = arguments.get("role").and_then(Value::as_str);
     if role.is_some_and(|role| role.starts_with("arn:")) {

@@ -8,7 +8,7 @@ mod inside;
 mod job;
 mod left_out;
 mod material;
-mod own;
+mod own_cluster;
 mod proposals;
 mod trainer_config;
 mod wandb;

@@ -15,7 +15,7 @@ use super::Known;
 use super::draft::{Ask, Draft, StatedValue};
 use super::hyperparameters::Hyperparameters;
 use super::material::Material;
-use super::own::{OwnCluster, own_profile, own_type, replica_size, split_if_needed};
+use super::own_cluster::{OwnCluster, own_profile, own_type, replica_size, split_if_needed};
 use crate::lint::job::{self, Job};
 use crate::predict::strategy::{Question, advise};
 use crate::setup::Setup;

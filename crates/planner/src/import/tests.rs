@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-mod foreign;
+mod other_formats;
 
 fn imported(documents: &[Value], answers: &[(&str, Value)]) -> Result<Import, Vec<Unreadable>> {
     let answers: BTreeMap<String, Value> = answers

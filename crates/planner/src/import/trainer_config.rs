@@ -153,7 +153,7 @@ impl TrainerConfig {
     fn of_accelerate(&mut self, entries: &Map<String, Value>) {
         let of = |name: &str| entries.get(name).and_then(Value::as_object);
         let kind = entries.get("distributed_type").and_then(Value::as_str);
-        // What it does not use stands there all the same, often empty.
+        // It writes sections that it does not use, too, often empty.
         match (kind, of("deepspeed_config")) {
             (Some("DEEPSPEED"), Some(deepspeed)) => {
                 if deepspeed.contains_key("deepspeed_config_file") {

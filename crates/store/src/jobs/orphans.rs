@@ -394,7 +394,7 @@ impl Store {
                     if billing.seconds < booked {
                         return give_back(tx, owner, bill, now).await;
                     }
-                    is_told(&mut tx, owner.account.job_id).await?;
+                    clear_estimate(&mut tx, owner.account.job_id).await?;
                 }
                 let beyond = Billing {
                     seconds: billing.seconds.saturating_sub(booked),
@@ -434,8 +434,8 @@ async fn give_back(
     events::commit(tx, &events, now).await
 }
 
-/// What is booked for an attempt is no estimate any more.
-async fn is_told(tx: &mut PgConnection, job: JobId) -> Result<(), StoreError> {
+/// Marks what is booked for an attempt as reported by SageMaker.
+async fn clear_estimate(tx: &mut PgConnection, job: JobId) -> Result<(), StoreError> {
     sqlx::query!(
         "UPDATE jobs SET billing_estimated = false WHERE id = $1",
         job.0
