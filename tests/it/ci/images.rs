@@ -126,6 +126,39 @@ async fn a_registry_that_does_not_answer_ends_nothing(pool: PgPool) {
     assert_eq!(view["state"], "completed", "{view:#}");
 }
 
+/// A required check does not hang for ever: after a day without an answer its run is an error that says why.
+#[sqlx::test(migrations = false)]
+async fn a_registry_that_never_answers_ends_the_run_after_a_day(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let own = created(&test, &template(1)).await;
+    let run = started(&test, &own).await;
+    let s3 = test.region.s3_url.clone();
+    test.call_aws_at("http://127.0.0.1:9", &s3).await;
+    let hours = async |count: u32| {
+        for _ in 0..count {
+            tasks::scheduler::tick(&test.app).await.unwrap();
+            tasks::ci_waits::tick(&test.app).await.unwrap();
+            test.advance(TimeDelta::hours(1)).await;
+        }
+    };
+    hours(24).await;
+    let waiting = read(&test, &run.id.to_string()).await;
+    assert_eq!(waiting.verdict, None, "{}", waiting.summary);
+    assert!(
+        waiting.summary.starts_with("pending: waits for ECR"),
+        "{}",
+        waiting.summary
+    );
+    hours(2).await;
+    let ended = read(&test, &run.id.to_string()).await;
+    assert_eq!(ended.verdict, Some(Verdict::Error), "{ended:#?}");
+    let expected =
+        "error: not measured, and cancelled: nothing could be created for 24 h (waits for ECR";
+    assert!(ended.summary.starts_with(expected), "{}", ended.summary);
+    let experiment = test.experiment(&run.experiment_ids[0].to_string()).await;
+    assert_eq!(experiment.reserved_usd.as_f64(), 0.0, "{experiment:#?}");
+}
+
 /// Who may not look runs what is written, which has the commit in its tag.
 #[sqlx::test(migrations = false)]
 async fn without_the_right_to_look_the_tag_is_sent(pool: PgPool) {

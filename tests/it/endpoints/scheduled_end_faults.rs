@@ -117,6 +117,44 @@ async fn an_end_that_cannot_be_cleaned_up_at_once_is_booked_when_it_was(pool: Pg
     assert_booked_as_ended(&test).await;
 }
 
+/// AWS throttles its create until after the end that was scheduled: what never served costs nothing, and it has its whole
+/// life once AWS takes a create.
+#[sqlx::test(migrations = false)]
+async fn a_create_that_was_only_ever_throttled_costs_nothing(pool: PgPool) {
+    let mut test = TestApp::new(pool).await;
+    let busy = |operation: &str, _: &Value| match operation {
+        "CreateEndpoint" => {
+            let code = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
+            Act::Answer(400, code)
+        }
+        _ => Act::Pass,
+    };
+    let between = Between::start(&test.region.url, busy).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    let id = created(&test, &body("one")).await;
+    for _ in 0..30 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(10)).await;
+    }
+    let asked = between.count("CreateEndpoint");
+    assert!(asked > 1, "asked {asked} times");
+    between.follow(|_, _| Act::Pass);
+    until(&test, &id, EndpointState::InService).await;
+    until_all_are_over(&test).await;
+    let view = read(&test, &id).await;
+    assert_eq!(view.state, EndpointState::Deleted, "{view:#?}");
+    let lives = jobs(&test.record().await);
+    assert_eq!(lives.len(), 1, "{lives:#?}");
+    let billed = dollars(&test, &lives[0]).await.billed;
+    let booked = view.cost_usd.as_f64();
+    assert!(
+        (booked - billed).abs() < 0.01 && booked > 0.5,
+        "billed {billed}, booked {booked}"
+    );
+    assert_within_reservations(&test).await;
+}
+
 /// What AWS refuses ends nothing: it is billed until the end that AWS has for it.
 #[sqlx::test(migrations = false)]
 async fn a_deletion_that_aws_refused_is_no_end(pool: PgPool) {

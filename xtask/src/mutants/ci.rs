@@ -2,7 +2,11 @@
 
 use super::{Mutant, it};
 
-pub(super) const MUTANTS: [Mutant; 10] = [
+pub(super) const MUTANTS: [Mutant; 11] = [
+    it(
+        "a-silent-registry-is-waited-for",
+        "ci::images::a_registry_that_never_answers_ends_the_run_after_a_day",
+    ),
     it(
         "the-baseline-is-of-any-branch",
         "ci::one_bill::another_branch_is_no_baseline",

@@ -2,7 +2,11 @@
 
 use super::{Mutant, domain, it};
 
-pub(super) const MUTANTS: [Mutant; 22] = [
+pub(super) const MUTANTS: [Mutant; 23] = [
+    it(
+        "what-was-throttled-has-served",
+        "endpoints::scheduled_end_faults::a_create_that_was_only_ever_throttled_costs_nothing",
+    ),
     it(
         "our-deletion-goes-before-awss",
         "endpoints::scheduled_end_faults::a_deletion_that_comes_after_aws_s_own_and_is_not_heard_costs_nothing_more",

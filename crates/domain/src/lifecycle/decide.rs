@@ -135,25 +135,7 @@ pub fn decide(situation: &Situation, policy: &Policy) -> Decision {
 
 fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) -> Decision {
     match attempt.phase {
-        AttemptPhase::Planned => match &situation.seen {
-            // AWS is polled here only after it replied that the name is taken.
-            Look::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
-            // A create may have been carried out, and AWS has ended its job since.
-            Look::NotLooked | Look::Absent if attempt.has_ended(situation.now) => {
-                Decision::LookAgain {
-                    at: situation.now + policy.poll,
-                }
-            }
-            Look::NotLooked | Look::Absent | Look::NoAnswer(_) if situation.stop_requested => {
-                Decision::Quarantine {
-                    until: situation.now + policy.quarantine,
-                }
-            }
-            Look::NotLooked | Look::Absent => Decision::Create,
-            Look::NoAnswer(_) => Decision::LookAgain {
-                at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
-            },
-        },
+        AttemptPhase::Planned => planned(situation, attempt, policy),
         AttemptPhase::Quarantined { until } => match &situation.seen {
             Look::NotLooked => Decision::LookAgain { at: until },
             // One look proves nothing: AWS may not show a job yet, or may forget it once.
@@ -198,6 +180,40 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
                 Decision::Plan
             }
         }
+    }
+}
+
+/// Of an attempt whose create nobody has confirmed.
+fn planned(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) -> Decision {
+    match &situation.seen {
+        // AWS is polled here only after it replied that the name is taken.
+        Look::Job(job) => adopt_or_step_aside(situation, attempt, job, policy),
+        // A create may have been carried out, and AWS has ended its job since.
+        Look::NotLooked | Look::Absent if attempt.has_ended(situation.now) && attempt.is_sent => {
+            Decision::LookAgain {
+                at: situation.now + policy.poll,
+            }
+        }
+        Look::NotLooked | Look::Absent | Look::NoAnswer(_) if situation.stop_requested => {
+            Decision::Quarantine {
+                until: situation.now + policy.quarantine,
+            }
+        }
+        // Its schedule has been carried out, and would not end what is created now: another name gets another one.
+        Look::NotLooked | Look::Absent if attempt.has_ended(situation.now) => Decision::Retry {
+            ending: Ending {
+                shortage: Some(Shortage::Quota),
+                ..never_created(
+                    TrialState::Queued,
+                    "AWS accepted no create before its scheduled end",
+                )
+            },
+            at: situation.now,
+        },
+        Look::NotLooked | Look::Absent => Decision::Create,
+        Look::NoAnswer(_) => Decision::LookAgain {
+            at: situation.now + policy.backoff_after(attempt.postponed, &attempt.marker),
+        },
     }
 }
 

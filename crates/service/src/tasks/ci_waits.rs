@@ -1,5 +1,5 @@
 //! Ends the waits of CI runs that their experiments do not end: shows that one is paused or waits for its image, gives up
-//! one that stays paused, and ends those that a newer commit of their branch has taken the place of.
+//! one that goes on waiting, and ends those that a newer commit of their branch has taken the place of.
 
 use bakeoff_domain::ci::gate::Judgement;
 use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId};
@@ -13,8 +13,9 @@ use bakeoff_store::experiments::lifecycle::ExperimentCommand;
 
 /// Runs read per page.
 const PAGE: usize = 20;
-/// How long a paused run stays pending: long enough for somebody to come to work, and CI does not wait for ever.
-const PAUSED_MAX: TimeDelta = TimeDelta::hours(24);
+/// How long a run of which nothing runs stays pending: long enough for a person to come to work, and CI does not wait for
+/// ever.
+const WAIT_MAX: TimeDelta = TimeDelta::hours(24);
 
 /// Runs one tick; returns how many runs have changed.
 pub async fn tick(app: &App) -> Result<usize, StoreError> {
@@ -65,12 +66,12 @@ async fn cancel(app: &App, project: ProjectId, experiment: ExperimentId) -> Resu
 
 async fn waiting(app: &App) -> Result<usize, StoreError> {
     let (mut done, mut after) = (0, None);
-    let paused_before = app.clock.now() - PAUSED_MAX;
+    let waited_before = app.clock.now() - WAIT_MAX;
     loop {
         let limit = i64::try_from(PAGE).unwrap_or(i64::MAX);
         let page = app
             .store
-            .waiting_ci_runs(paused_before, after, limit)
+            .waiting_ci_runs(waited_before, after, limit)
             .await?;
         for one in &page {
             app.pulse.beat();
@@ -97,10 +98,14 @@ async fn wait(app: &App, one: &WaitingRun) -> Result<bool, StoreError> {
     {
         cancel(app, one.project, *experiment).await?;
     }
-    let why = one.paused_reason.as_deref().unwrap_or_default();
-    let hours = PAUSED_MAX.num_hours();
+    let why = one.why.as_deref().unwrap_or_default();
+    let hours = WAIT_MAX.num_hours();
+    let waited = match one.kind.as_deref() {
+        Some("paused") => "paused",
+        _ => "nothing could be created",
+    };
     let why = format!(
-        "error: not measured, and cancelled: paused for {hours} h ({why}); bakeoff gate --again measures the commit again"
+        "error: not measured, and cancelled: {waited} for {hours} h ({why}); bakeoff gate --again measures the commit again"
     );
     end(app, one.project, one.run, why).await
 }

@@ -232,6 +232,7 @@ async fn work(
         planned_here: None,
         image: None,
         ends_at: None,
+        is_sent: true,
     };
     hand.load_scheduled_end().await?;
     let facts = hand.facts();

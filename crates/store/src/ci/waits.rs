@@ -17,8 +17,8 @@ pub struct WaitingRun {
     pub kind: Option<String>,
     /// As it was shown last.
     pub shown: Option<String>,
-    /// Why its experiment is paused.
-    pub paused_reason: Option<String>,
+    /// Why its experiment is paused, or what its trials say.
+    pub why: Option<String>,
 }
 
 /// A run that a newer commit has taken the place of, and its newest experiment.
@@ -30,23 +30,24 @@ pub struct SupersededRun {
 }
 
 impl Store {
-    /// Runs whose wait has to be shown, and those that were paused before a moment and of which no job runs. Oldest first.
+    /// Runs whose wait has to be shown, and those that have waited since before a moment and of which no job runs. Oldest
+    /// first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn waiting_ci_runs(
         &self,
-        paused_before: DateTime<Utc>,
+        waited_before: DateTime<Utc>,
         after: Option<CiRunId>,
         limit: i64,
     ) -> Result<Vec<WaitingRun>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT r.project_id, r.id, r.template_id, w.kind, r.waits, w.paused_reason
+            r#"SELECT r.project_id, r.id, r.template_id, w.kind, r.waits, coalesce(w.paused_reason, w.trial_reason) AS why
                FROM ci_runs r JOIN ci_waits w ON w.run_id = r.id
                WHERE r.verdict IS NULL AND r.superseded_by IS NULL AND ($1::uuid IS NULL OR r.id > $1)
                  AND (w.kind IS DISTINCT FROM r.waits
-                      OR r.waits = 'paused' AND r.waits_since <= $2 AND NOT w.is_busy)
+                      OR r.waits IS NOT NULL AND r.waits_since <= $2 AND NOT w.is_busy)
                ORDER BY r.id LIMIT $3"#,
             after.map(|id| id.0),
-            paused_before,
+            waited_before,
             limit,
         );
         let rows = rows.fetch_all(&self.pool).await?.into_iter();
@@ -57,7 +58,7 @@ impl Store {
                 template: TemplateId(row.template_id),
                 kind: row.kind,
                 shown: row.waits,
-                paused_reason: row.paused_reason,
+                why: row.why,
             })
             .collect())
     }

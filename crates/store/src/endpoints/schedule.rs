@@ -21,6 +21,14 @@ pub struct StoredEnd {
     pub is_refused: bool,
 }
 
+/// The confirmed end of an endpoint's job that is being created, or was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstEnd {
+    pub at: DateTime<Utc>,
+    /// Whether its create was sent, and not refused: the job may exist.
+    pub is_create_sent: bool,
+}
+
 /// The claim that an endpoint was read with: what an older one decides is not written.
 #[derive(Debug, Clone, Copy)]
 pub struct EndpointClaim {
@@ -46,9 +54,11 @@ impl Store {
         &self,
         trial: TrialId,
         job_name: &str,
-    ) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let found = sqlx::query_scalar!(
-            r#"SELECT scheduled_end_at AS "at!" FROM endpoints WHERE trial_id = $1 AND scheduled_job = $2 AND scheduled_end_at IS NOT NULL"#,
+    ) -> Result<Option<FirstEnd>, StoreError> {
+        let found = sqlx::query_as!(
+            FirstEnd,
+            r#"SELECT scheduled_end_at AS "at!", sent_job IS NOT DISTINCT FROM scheduled_job AS "is_create_sent!"
+               FROM endpoints WHERE trial_id = $1 AND scheduled_job = $2 AND scheduled_end_at IS NOT NULL"#,
             trial.0,
             job_name,
         );
@@ -73,6 +83,39 @@ impl Store {
             job_name,
             at,
             now,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Writes, before a create is sent, that its job may exist from now on. False if that was written before: another
+    /// create of it may be under way, whatever becomes of this one.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn record_create_sent(
+        &self,
+        trial: TrialId,
+        job_name: &str,
+    ) -> Result<bool, StoreError> {
+        let sent = sqlx::query!(
+            "UPDATE endpoints SET sent_job = $2 WHERE trial_id = $1 AND scheduled_job = $2 AND sent_job IS DISTINCT FROM $2",
+            trial.0,
+            job_name,
+        );
+        Ok(sent.execute(&self.pool).await?.rows_affected() == 1)
+    }
+
+    /// Takes that back: the create was refused, and no other one was sent.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn record_create_refused(
+        &self,
+        trial: TrialId,
+        job_name: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE endpoints SET sent_job = NULL WHERE trial_id = $1 AND sent_job = $2",
+            trial.0,
+            job_name,
         )
         .execute(&self.pool)
         .await?;

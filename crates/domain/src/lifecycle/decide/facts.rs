@@ -39,6 +39,8 @@ pub struct AttemptFacts {
     pub waits: Vec<(DateTime<Utc>, DateTime<Utc>)>,
     /// When AWS itself ends its job, by a schedule.
     pub ends_at: Option<DateTime<Utc>>,
+    /// Whether a create of its job may have been carried out. Known to be false only of an endpoint.
+    pub is_sent: bool,
 }
 
 impl AttemptFacts {

@@ -46,6 +46,8 @@ pub(super) struct ClaimedTrial<'a> {
     pub(super) image: Option<String>,
     /// When AWS itself ends the job of that attempt, as it has confirmed.
     pub(super) ends_at: Option<DateTime<Utc>>,
+    /// Whether its create may have been carried out, as far as that is known of an endpoint.
+    pub(super) is_sent: bool,
 }
 
 impl ClaimedTrial<'_> {
@@ -68,6 +70,7 @@ impl ClaimedTrial<'_> {
             look_every: (self.trial.kind == JobKind::Tuning).then_some(TRIALS_EVERY),
             waits: observed::waits(&attempt.transitions),
             ends_at: self.ends_at,
+            is_sent: self.is_sent,
         })
     }
 
@@ -227,7 +230,7 @@ impl ClaimedTrial<'_> {
     }
 
     /// Sends the request of this attempt.
-    async fn send(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
+    pub(super) async fn send(&self, attempt: &Attempt) -> Result<Result<(), AwsError>, StoreError> {
         let (marker, trial) = (attempt.id.to_string(), self.trial.id.to_string());
         let (aws, name) = (&self.app.place.aws, &attempt.job_name);
         let holds = self.held_since.holds(self.app.settings.lease);
@@ -300,7 +303,7 @@ impl ClaimedTrial<'_> {
             return Ok(false);
         }
         let reply = match scheduled {
-            Ok(()) => self.send(attempt).await?,
+            Ok(()) => self.send_create(attempt).await?,
             Err(error) => Err(error),
         };
         self.learn_of_quota(&reply, now).await?;

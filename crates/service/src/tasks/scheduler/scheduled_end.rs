@@ -38,9 +38,11 @@ impl ClaimedTrial<'_> {
             && let Some(attempt) = &self.attempt
         {
             let store = &self.app.store;
-            self.ends_at = store
+            let end = store
                 .scheduled_end(self.trial.id, &attempt.job_name)
                 .await?;
+            self.ends_at = end.map(|end| end.at);
+            self.is_sent = end.is_none_or(|end| end.is_create_sent);
         }
         Ok(())
     }
@@ -119,6 +121,31 @@ impl ClaimedTrial<'_> {
                 Ok(Ok(()))
             }
         }
+    }
+
+    /// Sends a create; of an endpoint, whether it may be carried out is written around it, because a crash in between must
+    /// not lose it. A later create that is refused says nothing of an earlier one whose answer was lost.
+    pub(super) async fn send_create(
+        &mut self,
+        attempt: &Attempt,
+    ) -> Result<Result<(), AwsError>, StoreError> {
+        if self.trial.kind != JobKind::Endpoint {
+            return self.send(attempt).await;
+        }
+        let (store, trial) = (&self.app.store, self.trial.id);
+        let is_first = store.record_create_sent(trial, &attempt.job_name).await?;
+        let reply = self.send(attempt).await?;
+        let may_exist = matches!(
+            reply,
+            Ok(()) | Err(AwsError::Unknown(_) | AwsError::AlreadyExists(_))
+        );
+        self.is_sent = may_exist || !is_first;
+        if !self.is_sent {
+            store
+                .record_create_refused(trial, &attempt.job_name)
+                .await?;
+        }
+        Ok(reply)
     }
 
     /// Whether the end that an earlier claim has scheduled is still ahead. A schedule that is gone was carried out: what that
@@ -228,7 +255,7 @@ impl ClaimedTrial<'_> {
     ) -> Option<DateTime<Utc>> {
         let unconfirmed = match attempt.phase {
             AttemptPhase::Planned | AttemptPhase::Quarantined { .. } => {
-                self.ends_at.filter(|end| *end <= now)
+                self.ends_at.filter(|end| self.is_sent && *end <= now)
             }
             AttemptPhase::Running | AttemptPhase::Over(_) => None,
         };
