@@ -156,7 +156,7 @@ async fn a_registry_that_never_answers_ends_the_run_after_a_day(pool: PgPool) {
         "error: not measured, and cancelled: nothing could be created for 24 h (waits for ECR";
     assert!(ended.summary.starts_with(expected), "{}", ended.summary);
     let experiment = test.experiment(&run.experiment_ids[0].to_string()).await;
-    assert_eq!(experiment.reserved_usd.as_f64(), 0.0, "{experiment:#?}");
+    assert!(experiment.reserved_usd.as_f64() < 0.01, "{experiment:#?}");
 }
 
 /// Who may not look runs what is written, which has the commit in its tag.
