@@ -32,13 +32,24 @@ const WITH_LIBRARIES: (&str, &str) = ("AWS_EXECUTION_ENV", "AWS_Lambda_nodejs20.
 /// Where the fonts are that it brings.
 const FONTS: &str = "fonts.conf";
 
-struct Browser {
-    program: PathBuf,
+pub(crate) struct Browser {
+    pub(crate) program: PathBuf,
     /// Where the package's fonts and libraries are; `None` of a browser of the machine.
     unpacked: Option<PathBuf>,
 }
 
-fn browser() -> Result<Browser, String> {
+impl Browser {
+    /// What a command needs that runs it.
+    pub(crate) fn provide_for(&self, command: &mut Command) {
+        if let Some(unpacked) = &self.unpacked {
+            command
+                .env("LD_LIBRARY_PATH", unpacked.join("al2023/lib"))
+                .env("FONTCONFIG_FILE", unpacked.join(FONTS));
+        }
+    }
+}
+
+pub(crate) fn browser() -> Result<Browser, String> {
     let named = std::env::var_os("BAKEOFF_CHROMIUM").map(PathBuf::from);
     let installed = named.or_else(|| {
         let mut all = BROWSERS.iter().map(Path::new);
@@ -137,11 +148,7 @@ fn journeys(stack: &Stack, browser: &Browser, flags: &[&str]) -> Result<(), Stri
         .env("BAKEOFF_API_KEY", &stack.api_key)
         .env("BAKEOFF_SECOND_KEY", second)
         .env("BAKEOFF_CHROMIUM", &browser.program);
-    if let Some(unpacked) = &browser.unpacked {
-        command
-            .env("LD_LIBRARY_PATH", unpacked.join("al2023/lib"))
-            .env("FONTCONFIG_FILE", unpacked.join(FONTS));
-    }
+    browser.provide_for(&mut command);
     // Its environment has keys, which a failure must not print.
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -1,5 +1,6 @@
 //! `cargo xtask docs [--check]`: writes the pages of docs/reference that are made from the sources: lint rules from their
-//! register, metric definitions from their table, and the command line from the program's own help.
+//! register, metric definitions from their table, and the command line from the program's own help; and the pictures of the diagrams
+//! ([`crate::pictures`]).
 
 use std::fmt::Write;
 use std::fs;
@@ -7,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::pictures;
 use crate::process::{build, printed, program};
 
 const REGISTER: &str = "crates/planner/data/lint_rules.json";
@@ -33,7 +35,7 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
             ));
         }
     }
-    Ok(())
+    pictures::run(flags.contains(&"--check"))
 }
 
 /// Each kind of event, and what its data has.

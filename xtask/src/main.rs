@@ -19,6 +19,7 @@ mod durability;
 mod eval;
 mod mutants;
 mod openapi;
+mod pictures;
 mod process;
 mod python;
 mod queries;
@@ -74,7 +75,7 @@ cargo xtask COMMAND
   wheel [--try]       the Python client and the programs in one wheel (or install it into an empty environment, too)
   sqlx [--check]      write (or check) the compile-time checked queries in .sqlx
   openapi [--check]   write (or check) openapi/bakeoff.json
-  docs [--check]      write (or check) the pages of docs/reference that are made from the sources
+  docs [--check]      write (or check) the pages of docs/reference that are made from the sources, and the pictures of diagrams
   shapes [--check]    write (or check) the shapes of AWS's requests that the linter reads, from the pinned botocore
   postgres            a PostgreSQL for `cargo test` by hand, until Ctrl-C
   deploy-lint         check docker/ and deploy/ with their linters

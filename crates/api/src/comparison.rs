@@ -72,7 +72,7 @@ pub struct ComparisonRow {
     /// Lower end of the 95 % interval.
     pub remaining_hours_low: Option<f64>,
     pub remaining_hours_high: Option<f64>,
-    /// Estimated: remaining hours × price.
+    /// Estimated: remaining hours × price; empty for spot, whose saving is known only at its end.
     pub remaining_usd: Option<Usd>,
     pub remaining_usd_low: Option<Usd>,
     pub remaining_usd_high: Option<Usd>,

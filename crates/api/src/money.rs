@@ -39,6 +39,9 @@ view! {
 pub struct SpendingRow {
     pub day: Option<NaiveDate>,
     pub experiment_id: Option<ExperimentId>,
+    /// The experiment's name, where rows are of an experiment or a trial.
+    #[serde(default)]
+    pub experiment_name: Option<String>,
     pub trial_id: Option<TrialId>,
     pub training_usd: Usd,
     /// Cost of processing jobs.

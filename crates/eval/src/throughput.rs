@@ -122,6 +122,7 @@ fn setting(row: &Throughput) -> Setting {
         products: 6.0,
         optimised: model.parameters() / f64::from(row.n_gpus),
         width: 1.0,
+        unpacked_bytes: 0.0,
         split: 1.0,
         tensor: 1.0,
         pipeline: 1.0,

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use bakeoff_domain::ids::{ExperimentId, TrialId};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -218,7 +218,9 @@ fn stream(
                 let sse = sse.json_data(EventView::from(event)).unwrap_or_default();
                 return Some((Ok(sse), on));
             }
-            if !on.caller.is_live(&on.app).await {
+            // The time limit also ends a stream whose client is still reading a long history.
+            let is_over = on.end.as_mut().now_or_never().is_some();
+            if is_over || !on.caller.is_live(&on.app).await {
                 return None;
             }
             on.told.mark_unchanged();

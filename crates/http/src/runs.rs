@@ -150,17 +150,23 @@ pub(crate) async fn end(
     let run = find(&app, caller, id).await?;
     let now = app.clock.now();
     let ended_at = end.ended_at.unwrap_or(now);
-    let is_sound = end.state != RunState::Running
-        && ended_at <= now
+    if end.state == RunState::Running {
+        return Err(Problem::invalid(vec![FieldError {
+            pointer: "/state".to_owned(),
+            detail: "a run that ends is not `running`".to_owned(),
+            fix: "give state completed or failed".to_owned(),
+            rule: "run-end".to_owned(),
+        }]));
+    }
+    let is_sound = ended_at <= now
         && run
             .started_at
             .is_none_or(|started_at| started_at <= ended_at);
     if !is_sound {
         return Err(Problem::invalid(vec![FieldError {
             pointer: "/ended_at".to_owned(),
-            detail: "a run must end after its start, not in the future, and not as `running`"
-                .to_owned(),
-            fix: "give state completed or failed; omit ended_at to use the current time".to_owned(),
+            detail: "a run must end after its start, and not in the future".to_owned(),
+            fix: "omit ended_at to use the current time".to_owned(),
             rule: "run-end".to_owned(),
         }]));
     }

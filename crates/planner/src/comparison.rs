@@ -183,8 +183,8 @@ pub(crate) fn batch_fix(profile: &ProfileSpec, accelerators: u32, wanted: u64) -
         "choose micro_batch_per_gpu and gradient_accumulation_steps that make {wanted} sequences per step"
     );
     let replicas = u64::from((accelerators / profile.accelerators_per_replica()).max(1));
-    // A larger batch is a mistake that another rule reports: skip the search.
-    if !wanted.is_multiple_of(replicas) || wanted > PER_STEP_MAX {
+    // Another rule reports a batch of zero, or one that is too large: skip the search.
+    if wanted == 0 || !wanted.is_multiple_of(replicas) || wanted > PER_STEP_MAX {
         return fallback;
     }
     let per_gpu = wanted / replicas;
@@ -220,6 +220,11 @@ mod tests {
             serde_json::json!({"micro_batch_per_gpu": micro, "gradient_accumulation_steps": accumulation}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_batch_of_none_is_not_searched_for() {
+        assert!(batch_fix(&profile(2, 4), 8, 0).starts_with("choose"));
     }
 
     fn identities(profiles: &[ProfileSpec]) -> Vec<Identity> {

@@ -170,6 +170,7 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
                 instance,
                 count: candidate.instance_count,
             },
+            script: candidate.profile.as_ref(),
             calibration: &calibration,
         })
     };

@@ -13,6 +13,7 @@ use bakeoff_planner::lint::{self, Document, Kind};
 use bakeoff_planner::rules::found;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_path_to_error::Segment;
 use utoipa::ToSchema;
 
 use self::schemas::Schemas;
@@ -141,13 +142,13 @@ fn is_config(model: &Value) -> bool {
 /// Where parsing stopped, as a JSON pointer.
 fn reached(path: &serde_path_to_error::Path) -> String {
     path.iter().fold(String::new(), |pointer, segment| {
-        let text = segment.to_string();
-        let name = text.trim_start_matches('[').trim_end_matches(']');
-        if name == "?" {
-            pointer
-        } else {
-            format!("{pointer}/{name}")
-        }
+        let name = match segment {
+            Segment::Seq { index } => index.to_string(),
+            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Enum { variant } => variant.clone(),
+            Segment::Unknown => return pointer,
+        };
+        format!("{pointer}/{name}")
     })
 }
 

@@ -260,7 +260,7 @@ impl Store {
                WHERE id = $2 AND project_id = $1
                  AND (role <> 'admin' OR revoked_at IS NOT NULL OR expires_at <= $3
                       OR EXISTS (SELECT FROM api_keys o WHERE o.project_id = $1 AND o.id <> $2 AND o.role = 'admin'
-                                 AND o.revoked_at IS NULL AND (o.expires_at IS NULL OR o.expires_at > $3)))"#,
+                                 AND o.replaced_by IS NULL AND o.revoked_at IS NULL AND (o.expires_at IS NULL OR o.expires_at > $3)))"#,
             project.0,
             id.0,
             now,

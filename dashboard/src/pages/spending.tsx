@@ -44,7 +44,7 @@ export function Spending() {
                   rows={[...got.rows, { ...got.total, day: null, experiment_id: null }]}
                   rowClass={(row) => (row.day || row.experiment_id ? undefined : "total")}
                   columns={[
-                    { head: by, cell: (row) => row.day ?? (row.experiment_id ? <Link to={`/experiments/${row.experiment_id}`}>{row.experiment_id.slice(-8)}</Link> : "in these days") },
+                    { head: by, cell: (row) => row.day ?? (row.experiment_id ? <Link to={`/experiments/${row.experiment_id}`}>{row.experiment_name ?? row.experiment_id.slice(-8)}</Link> : "in these days") },
                     { head: "training", numeric: true, cell: (row) => usd(row.training_usd) },
                     { head: "endpoints", numeric: true, wide: true, cell: (row) => usd(row.hosting_usd) },
                     { head: "other jobs", numeric: true, wide: true, cell: (row) => usd(row.processing_usd + (row.tuning_usd ?? 0) + (row.transform_usd ?? 0)) },

@@ -91,7 +91,12 @@ fn of(row: &SpendingRow) -> String {
     let day = row.day.map(|day| day.to_string());
     let trial = row.trial_id.map(|id| id.to_string());
     let experiment = row.experiment_id.map(|id| id.to_string());
-    day.or(trial).or(experiment).unwrap_or_default()
+    let id = day.or(trial).or(experiment).unwrap_or_default();
+    // Each on its own line: an id is to be copied.
+    match &row.experiment_name {
+        Some(name) => format!("{name}\n{id}"),
+        None => id,
+    }
 }
 
 fn cells(row: &SpendingRow, of: String) -> Vec<Cell> {

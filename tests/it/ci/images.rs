@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::ci::triggers::{REPOSITORY, created, trigger};
-use crate::support::{TestApp, on_p5};
+use crate::support::{TestApp, number, on_p5};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 
@@ -138,6 +138,10 @@ async fn a_registry_that_never_answers_ends_the_run_after_a_day(pool: PgPool) {
         for _ in 0..count {
             tasks::scheduler::tick(&test.app).await.unwrap();
             tasks::ci_waits::tick(&test.app).await.unwrap();
+            // While a claim asks the registry, its trial is submitting, and the run goes on waiting all the same.
+            submitting(&test, true).await;
+            tasks::ci_waits::tick(&test.app).await.unwrap();
+            submitting(&test, false).await;
             test.advance(TimeDelta::hours(1)).await;
         }
     };
@@ -159,6 +163,20 @@ async fn a_registry_that_never_answers_ends_the_run_after_a_day(pool: PgPool) {
     assert!(experiment.reserved_usd.as_f64() < 0.01, "{experiment:#?}");
 }
 
+async fn submitting(test: &TestApp, is_so: bool) {
+    let (from, to) = if is_so {
+        ("queued", "submitting")
+    } else {
+        ("submitting", "queued")
+    };
+    sqlx::query("UPDATE trials SET state = $2 WHERE state = $1 AND reason LIKE 'waits for ECR%'")
+        .bind(from)
+        .bind(to)
+        .execute(test.app.store.pool())
+        .await
+        .unwrap();
+}
+
 /// Who may not look runs what is written, which has the commit in its tag.
 #[sqlx::test(migrations = false)]
 async fn without_the_right_to_look_the_tag_is_sent(pool: PgPool) {
@@ -171,6 +189,9 @@ async fn without_the_right_to_look_the_tag_is_sent(pool: PgPool) {
     assert_eq!(images(&test).await, [format!("{REPOSITORY}:{COMMIT}")]);
     let run = read(&test, &run.id.to_string()).await;
     assert_eq!(run.image_digest, None);
+    // Whatever its trials wait for later, it is no image.
+    let waits = "SELECT count(*) FROM experiments WHERE pins_image";
+    assert_eq!(number(test.app.store.pool(), waits).await, 0);
 }
 
 /// Only CI runs: an experiment of a person's sends what is written.

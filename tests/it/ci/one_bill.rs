@@ -386,6 +386,12 @@ async fn a_newer_commit_ends_the_runs_before_it(pool: PgPool) {
     let back = run_in(&pushed(&test, &own, &push("topic", SECOND, FIRST)).await);
     assert_ne!(back, first);
     assert_eq!(read(&test, &back).await.superseded_by, None);
+    // And by two commits at once.
+    let fourth = SECOND.replace('b', "d");
+    run_in(&pushed(&test, &own, &push("topic", FIRST, SECOND)).await);
+    run_in(&pushed(&test, &own, &push("topic", SECOND, &fourth)).await);
+    let back = run_in(&pushed(&test, &own, &push("topic", &fourth, FIRST)).await);
+    assert_eq!(read(&test, &back).await.superseded_by, None);
 }
 
 /// Only the host knows the order of commits: the job of an older commit may arrive later.

@@ -14,9 +14,9 @@ use sqlx::PgPool;
 use crate::support::{TestApp, scratch, spec};
 
 /// What a command printed, and its exit code.
-struct Said {
+pub(crate) struct Said {
     code: Option<i32>,
-    out: String,
+    pub(crate) out: String,
     err: String,
 }
 
@@ -29,7 +29,7 @@ impl Said {
 }
 
 /// Runs `bakeoff` with this environment; in a thread, because the service runs in this one.
-async fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Said {
+pub(crate) async fn run(words: &[&str], environment: &[(&str, &str)], input: &str) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
     command
         .args(words)

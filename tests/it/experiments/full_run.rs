@@ -293,7 +293,7 @@ async fn it_starts_once_and_only_when_there_is_an_answer(pool: PgPool) {
         cancelled
             .recommendation
             .headline
-            .contains("ended as stopped"),
+            .contains(" was stopped after "),
         "{}",
         cancelled.recommendation.headline
     );

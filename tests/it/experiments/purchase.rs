@@ -322,7 +322,7 @@ async fn a_trial_that_has_reached_the_target_loss_is_the_answer(pool: PgPool) {
     );
     assert_eq!(answer.conclusion, Conclusion::Reached, "{answer:#?}");
     assert!(
-        answer.headline.contains("Here is its model"),
+        answer.headline.contains("Its model is "),
         "{}",
         answer.headline
     );

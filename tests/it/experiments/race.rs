@@ -128,7 +128,7 @@ async fn one_after_the_other_and_the_answer_stays_the_same(pool: PgPool) {
     let told = short
         .reasons
         .iter()
-        .any(|reason| reason.contains("every trial to its end would have cost about"));
+        .any(|reason| reason.contains("running every trial to its end would have cost about"));
     assert!(told, "{:?}", short.reasons);
 }
 
@@ -496,7 +496,7 @@ async fn a_full_run_to_a_loss_is_as_long_as_it_took(pool: PgPool) {
     let tokens = first.projected_tokens.unwrap();
     assert!((45_000_000..70_000_000).contains(&tokens), "{tokens}");
     assert!(
-        found.headline.contains("run to validation loss 3"),
+        found.headline.contains("to reach validation loss 3"),
         "{}",
         found.headline
     );

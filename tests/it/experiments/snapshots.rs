@@ -1,6 +1,8 @@
 //! Snapshots of whole answers: what an experiment would do, and what a ranking says. A change in
 //! them is reviewed as a diff (`INSTA_UPDATE=always cargo test snapshots::` writes them).
 
+use std::fs;
+
 use bakeoff_api::decisions::DecisionView;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{PriceId, TrialId};
@@ -17,7 +19,8 @@ use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::clients::command_line::run;
+use crate::support::{TestApp, scratch, spec};
 
 /// Ids are drawn, and the last digits of a logarithm are the machine's.
 fn stable(value: Value) -> Value {
@@ -40,16 +43,31 @@ fn stable(value: Value) -> Value {
     }
 }
 
-async fn planned(pool: PgPool, spec: &Value) -> Value {
+/// What a person sees of a plan; the service plans the same.
+async fn planned(pool: PgPool, spec: &Value) -> String {
+    let file = scratch("plan").join("experiment.json");
+    fs::write(&file, spec.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let offline = run(&["plan", "--json", file], &[], "").await;
+    let offline: Value = serde_json::from_str(&offline.out).unwrap();
     let test = TestApp::new(pool).await;
     let (status, plan) = test.post("/v1/plans", spec).await;
     assert_eq!(status, StatusCode::OK, "{plan}");
     // It is drawn with the database, and part of every job's name.
     let installation = test.app.store.installation().await.unwrap();
     let plan = plan.to_string();
-    let masked = plan.replace(&installation, "installation");
+    let masked = plan.replace(&installation, "offline");
     assert_ne!(masked, plan, "no job is named after the installation");
-    stable(serde_json::from_str(&masked).unwrap())
+    let plan: Value = serde_json::from_str(&masked).unwrap();
+    assert_eq!(requests(&plan), requests(&offline[0]));
+    assert_eq!(plan["would_start"], offline[0]["would_start"]);
+    run(&["plan", file], &[], "").await.out
+}
+
+/// What SageMaker would be asked for, by candidate.
+fn requests(plan: &Value) -> Vec<&Value> {
+    let candidates = plan["candidates"].as_array().unwrap().iter();
+    candidates.map(|one| &one["create_training_job"]).collect()
 }
 
 fn example(text: &str) -> Value {
@@ -59,13 +77,13 @@ fn example(text: &str) -> Value {
 #[sqlx::test(migrations = false)]
 async fn the_plan_of_the_cost_question(pool: PgPool) {
     let hebrew = example(include_str!("../../../examples/hebrew-p4-p5.json"));
-    insta::assert_json_snapshot!(planned(pool, &hebrew).await);
+    insta::assert_snapshot!(planned(pool, &hebrew).await);
 }
 
 #[sqlx::test(migrations = false)]
 async fn the_plan_with_spot_and_a_candidate_that_cannot_run(pool: PgPool) {
     let legal = example(include_str!("../../../examples/legal-g5-spot.json"));
-    insta::assert_json_snapshot!(planned(pool, &legal).await);
+    insta::assert_snapshot!(planned(pool, &legal).await);
 }
 
 #[sqlx::test(migrations = false)]
@@ -74,7 +92,7 @@ async fn the_plan_of_what_would_not_start(pool: PgPool) {
     wrong["budget_usd"] = json!(-1);
     wrong["candidates"][0]["profile"]["zero_stage"] = json!(7);
     wrong["candidates"][1]["instance_type"] = json!("ml.p5.48xlrage");
-    insta::assert_json_snapshot!(planned(pool, &wrong).await);
+    insta::assert_snapshot!(planned(pool, &wrong).await);
 }
 
 fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {

@@ -279,6 +279,10 @@ async fn spending_adds_up_whatever_it_is_grouped_by(pool: PgPool) {
         .spending(&format!("group_by=trial&experiment_id={second}"))
         .await;
     assert_eq!(own.rows.len(), 2);
+    let name = spot_spec()["name"].clone();
+    let names = own.rows.iter().map(|row| row.experiment_name.as_deref());
+    assert!(names.eq([name.as_str(); 2]), "{own:?}");
+    assert!(days.rows.iter().all(|row| row.experiment_name.is_none()));
     // A day's cost is what ran on it: half of a job that ran half before midnight.
     let midnight = "2026-11-21T00:00:00Z";
     let of = async |period: &str| {

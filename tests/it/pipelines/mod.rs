@@ -1,6 +1,7 @@
 //! Pipelines: their steps, jobs of other kinds, and models in the registry.
 
 pub(crate) mod examples;
+pub(crate) mod funds;
 pub(crate) mod model_packages;
 pub(crate) mod processing_jobs;
 pub(crate) mod scripts;

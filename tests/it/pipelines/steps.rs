@@ -2,7 +2,6 @@
 
 use bakeoff_api::pipelines::{PipelineView, StepView};
 use bakeoff_domain::lifecycle::state::TrialState;
-use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use bakeoff_service::tasks::{conductor, deployer, registrar};
 use chrono::TimeDelta;
@@ -69,7 +68,7 @@ pub(crate) async fn started(test: &TestApp, body: &Value) -> String {
     answer["id"].as_str().unwrap().to_owned()
 }
 
-async fn read(test: &TestApp, id: &str) -> PipelineView {
+pub(crate) async fn read(test: &TestApp, id: &str) -> PipelineView {
     test.read(&format!("/v1/pipelines/{id}")).await
 }
 
@@ -459,54 +458,6 @@ async fn two_conductors_start_each_step_once(pool: PgPool) {
     let view = run(&test, &id).await;
     assert_eq!(view.state, PipelineState::Completed);
     assert_eq!(jobs(&test.record().await).len(), 1);
-}
-
-#[sqlx::test(migrations = false)]
-async fn the_budget_is_one_over_all_steps(pool: PgPool) {
-    let test = with_data(pool, &[]).await;
-    // An hour of ml.m5.xlarge with its ends may cost about a third of a dollar.
-    let mut body = pipeline(&json!([prepare("one"), prepare("two"), prepare("dear")]));
-    body["budget_usd"] = json!(1);
-    body["steps"][1]["processing"]["reuse_if_unchanged"] = json!(false);
-    body["steps"][2]["processing"]["reuse_if_unchanged"] = json!(false);
-    body["steps"][2]["processing"]["instance_type"] = json!("ml.g5.48xlarge");
-    let id = started(&test, &body).await;
-    turn(&test).await;
-    let view = read(&test, &id).await;
-    let budgets: f64 = view
-        .steps
-        .iter()
-        .filter_map(|step| step.budget_usd)
-        .map(Usd::as_f64)
-        .sum();
-    assert!(budgets <= 1.0 + 1e-9, "{budgets} of 1: {view:#?}");
-    let waits = view
-        .steps
-        .iter()
-        .find(|step| step.state == StepState::Waiting);
-    assert!(
-        waits
-            .unwrap()
-            .reason
-            .clone()
-            .unwrap()
-            .contains("it waits for steps"),
-        "{view:#?}"
-    );
-    let view = run(&test, &id).await;
-    let states: Vec<StepState> = view.steps.iter().map(|step| step.state).collect();
-    let (done, failed) = (StepState::Completed, StepState::Failed);
-    assert_eq!(
-        (view.state, states),
-        (PipelineState::Failed, vec![done, done, failed])
-    );
-    let why = step(&view, "dear").reason.clone().unwrap();
-    assert!(
-        why.contains("of the pipeline's") && why.contains("is left"),
-        "{why}"
-    );
-    assert!(view.settled_usd.as_f64() < 1.0);
-    assert_billed(&test).await;
 }
 
 #[sqlx::test(migrations = false)]

@@ -120,6 +120,16 @@ async fn a_revoked_key_is_refused_and_the_last_admins_is_kept(pool: PgPool) {
         (status, &problem["code"]),
         (StatusCode::CONFLICT, &json!("last_admin_key"))
     );
+    // One that is being replaced is no admin to be left with.
+    let rotated = made(&test, "third", "admin").await;
+    let path = format!("/v1/keys/{}/rotate", rotated.key.id);
+    let (status, successor) = test.post(&path, &json!({"overlap_hours": 1})).await;
+    assert_eq!(status, StatusCode::CREATED, "{successor:#}");
+    test.delete(&format!("/v1/keys/{}", successor["id"].as_str().unwrap()))
+        .await;
+    let (status, _) = test.delete(&format!("/v1/keys/{own}")).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    test.delete(&format!("/v1/keys/{}", rotated.key.id)).await;
     // Two admins who revoke each other's key at once leave one.
     let second = made(&test, "second", "admin").await;
     let (first_path, path) = (

@@ -15,7 +15,9 @@ pub struct ShapeRead {
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 const HIDDEN: [&str; 4] = ["hidden_size", "n_embd", "d_model", "dim"];
 const HEADS: [&str; 4] = ["num_attention_heads", "n_head", "n_heads", "num_heads"];
-const KV_HEADS: [&str; 4] = [
+const KV_HEADS: [&str; 5] = [
+    // Of DBRX and MPT, in their attention's own configuration.
+    "kv_n_heads",
     "num_key_value_heads",
     "n_head_kv",
     "num_kv_heads",
@@ -145,6 +147,18 @@ fn number(config: &Map<String, Value>, names: &[&str]) -> Option<u32> {
     found.next().and_then(|number| u32::try_from(number).ok())
 }
 
+/// Adds what DBRX and MPT keep in nested configurations of attention and experts to the other members.
+fn flat(config: &Map<String, Value>) -> Map<String, Value> {
+    let mut flat = config.clone();
+    for own in ["attn_config", "ffn_config"] {
+        let inner = config.get(own).and_then(Value::as_object);
+        for (name, value) in inner.into_iter().flatten() {
+            flat.entry(name).or_insert_with(|| value.clone());
+        }
+    }
+    flat
+}
+
 /// Reads the shape of a decoder; an error says why it is none that can be described, and what to do.
 ///
 /// # Errors
@@ -156,7 +170,7 @@ pub fn shape(config: &Value) -> Result<ShapeRead, String> {
     if inner.is_some() {
         notes.push("only its language model (text_config) is read: the encoder of images or sound is not counted".to_owned());
     }
-    let config = inner.unwrap_or(whole);
+    let config = &flat(inner.unwrap_or(whole));
     let family = config
         .get("model_type")
         .or_else(|| whole.get("model_type"))
@@ -298,6 +312,21 @@ mod tests {
         let active = read.shape.active_parameters() / 1e9;
         assert!((active / 3.35 - 1.0).abs() < 0.03, "{active}");
         assert_eq!(read.shape.sequence_length, 40_960);
+    }
+
+    /// DBRX says its experts and key-value heads in configurations of their own: 132 billion parameters, 36 for a token.
+    #[test]
+    fn experts_in_a_configuration_of_their_own_are_read() {
+        let read = shape(&json!({
+            "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100_352, "max_seq_len": 32_768,
+            "tie_word_embeddings": false, "attn_config": {"kv_n_heads": 8},
+            "ffn_config": {"ffn_hidden_size": 10_752, "moe_num_experts": 16, "moe_top_k": 4}
+        }))
+        .unwrap();
+        let billions = read.shape.parameters() / 1e9;
+        assert!((billions / 131.6 - 1.0).abs() < 0.01, "{billions}");
+        let active = read.shape.active_parameters() / 1e9;
+        assert!((active / 36.5 - 1.0).abs() < 0.03, "{active}");
     }
 
     #[test]

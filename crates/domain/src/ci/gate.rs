@@ -4,11 +4,15 @@
 //!
 //! It starts nothing and reads nothing: the service loads readings and carries the verdict on.
 
+mod change;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
+pub use self::change::Change;
+use self::change::PERCENT_MAX;
 use crate::finding::flaws::Flaw;
 use crate::money::Usd;
 use crate::number::of_items;
@@ -153,15 +157,6 @@ pub struct Judged {
     pub is_unconfirmed: bool,
     /// Against the pinned release, beside the verdict: many small steps add up.
     pub release: Option<Change>,
-}
-
-/// By how much a figure is worse, percent; negative if it is better.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Change {
-    pub percent: f64,
-    /// The bounds that the verdict rests on, each one-sided.
-    pub low_percent: f64,
-    pub high_percent: f64,
 }
 
 /// What the gate says, and why.
@@ -355,7 +350,8 @@ struct Difference {
 
 impl Difference {
     fn change(self) -> Change {
-        let percent = |by: f64| by.exp_m1() * 100.0;
+        // JSON has no infinity.
+        let percent = |by: f64| (by.exp_m1() * 100.0).min(PERCENT_MAX);
         Change {
             percent: percent(self.by),
             low_percent: percent(self.by - self.half_width),

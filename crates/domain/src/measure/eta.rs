@@ -190,24 +190,37 @@ struct Interval {
     seconds: f64,
 }
 
-/// The intervals with progress, oldest first. A step that goes back is a resume: the time in between was
-/// not spent on new steps, and the steps up to the old mark are repeated at the same pace. They
-/// count towards the pace; what remains is counted from `last.step`.
+/// The intervals with progress, oldest first. Time in which the step does not advance belongs to the next step, unless nothing was
+/// reported for long: then there was no machine. A step
+/// that goes back is a resume: the time in between was not spent on new steps, and the steps up to the old mark are
+/// repeated at the same pace. They count towards the pace; what remains is counted from `last.step`.
 fn intervals(reports: &[Progress]) -> Vec<Interval> {
     let mut sorted = reports.to_vec();
     sorted.sort_by_key(|report| report.at);
-    sorted
-        .windows(2)
-        .filter_map(|pair| match pair {
-            [a, b] if b.step > a.step && b.at > a.at => Some(Interval {
-                from: a.at,
-                until: b.at,
-                steps: real(b.step - a.step),
-                seconds: real((b.at - a.at).num_milliseconds()) / 1e3,
-            }),
-            _ => None,
-        })
-        .collect()
+    let mut intervals = Vec::new();
+    let mut mark: Option<Progress> = None;
+    let mut heard_at = DateTime::<Utc>::MIN_UTC;
+    for report in sorted {
+        match mark {
+            // Silence for so long is no slow step.
+            Some(mark) if report.step == mark.step && report.at - heard_at <= STALL_LEAST => {
+                heard_at = report.at;
+                continue;
+            }
+            Some(mark) if report.step > mark.step && report.at > mark.at => {
+                intervals.push(Interval {
+                    from: mark.at,
+                    until: report.at,
+                    steps: real(report.step - mark.step),
+                    seconds: real((report.at - mark.at).num_milliseconds()) / 1e3,
+                });
+            }
+            _ => {}
+        }
+        mark = Some(report);
+        heard_at = report.at;
+    }
+    intervals
 }
 
 fn batches(intervals: &[Interval]) -> Vec<Batch> {
@@ -441,6 +454,35 @@ mod tests {
                 since: reports[19].at
             })
         );
+    }
+
+    /// Resumed at the step at which it was interrupted: the hours in between trained nothing.
+    #[test]
+    fn hours_without_instances_are_no_slow_step() {
+        let hour = |place: i64, from: i64, step: i64| Progress {
+            at: at(from + place * 60),
+            step: step + place * 10,
+        };
+        let before = (0..=10).map(|place| hour(place, 0, 0));
+        let after = (0..=10).map(|place| hour(place, 600 + 5 * 3600, 100));
+        let reports: Vec<Progress> = before.chain(after).collect();
+        let now = reports.last().unwrap().at;
+        let eta = estimate(&reports, 800, None, now).unwrap();
+        assert!((eta.steps_per_hour - 600.0).abs() < 1.0, "{eta:?}");
+    }
+
+    /// A step takes 90 s, and is reported every 30: 40 an hour, however often it is said again.
+    #[test]
+    fn time_without_a_new_step_counts() {
+        let reports: Vec<Progress> = (0..=120)
+            .map(|place| Progress {
+                at: at(place * 30),
+                step: place / 3,
+            })
+            .collect();
+        let eta = estimate(&reports, 80, None, at(3600)).unwrap();
+        assert!((eta.steps_per_hour - 40.0).abs() < 0.01, "{eta:?}");
+        assert!((eta.remaining_hours - 1.0).abs() < 0.001, "{eta:?}");
     }
 
     #[test]

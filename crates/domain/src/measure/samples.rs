@@ -9,6 +9,7 @@ mod devices;
 mod dmon;
 mod encoding;
 mod epochs;
+mod fate;
 pub mod figures;
 mod formats;
 mod gather;

@@ -291,7 +291,8 @@ pub fn report(of: &FullRunOf, outcome: &Outcome, answer: Recommendation) -> Reco
     Recommendation {
         conclusion: Conclusion::FullRun,
         headline: headline(of, outcome),
-        reasons: reasons(of, outcome, answer.ranked.first()),
+        // Both sides without the wait for instances.
+        reasons: reasons(of, outcome, answer.ranked.first().map(while_training)),
         spend: None,
         ..answer
     }
@@ -308,8 +309,12 @@ fn headline(of: &FullRunOf, outcome: &Outcome) -> String {
             of.verdict(outcome)
         ),
         state if state.is_terminal() => format!(
-            "The full run on {on} ended as {} after {took:.1} h and {}: {why}.",
-            state.as_str(),
+            "The full run on {on} {} after {took:.1} h and {}: {why}.",
+            match state {
+                TrialState::Failed => "failed",
+                TrialState::Refused => "was refused",
+                _ => "was stopped",
+            },
             outcome.cost_usd
         ),
         TrialState::Parked => {
@@ -322,7 +327,7 @@ fn headline(of: &FullRunOf, outcome: &Outcome) -> String {
     }
 }
 
-fn reasons(of: &FullRunOf, outcome: &Outcome, row: Option<&Ranked>) -> Vec<String> {
+fn reasons(of: &FullRunOf, outcome: &Outcome, row: Option<Ranked>) -> Vec<String> {
     let mut reasons = vec![format!(
         "projected from its trial: {:.1} h{}, {}{}, {:.0} tokens/s",
         of.projected_hours,
@@ -342,7 +347,7 @@ fn reasons(of: &FullRunOf, outcome: &Outcome, row: Option<&Ranked>) -> Vec<Strin
         ));
         if !outcome.state.is_terminal() {
             reasons.push(format!(
-                "at this speed it takes {:.1} h and {} in all",
+                "at this speed the whole run takes {:.1} h and {}, its trial's part included",
                 row.projected_hours, row.projected_cost_usd
             ));
         }

@@ -15,6 +15,14 @@ pub(super) fn name(row: &Ranked) -> String {
     format!("{} {purchase} ({})", row.instance_type, row.candidate)
 }
 
+/// A word for what is not the usual way to buy.
+pub(super) fn on_spot(option: PurchaseOption) -> &'static str {
+    match option {
+        PurchaseOption::OnDemand => "",
+        PurchaseOption::Spot => " on spot",
+    }
+}
+
 /// What the best of an objective is.
 pub(super) fn superlative(minimize: Minimize) -> &'static str {
     match minimize {
@@ -77,13 +85,16 @@ fn left_out(not_ranked: &[NotRanked]) -> String {
             row.reason.starts_with("refused: ") || row.reason.contains("price is unknown");
         row.odds.is_none() && is_refused && removable.iter().any(|word| row.reason.contains(word))
     });
-    let named: Vec<String> = rows
-        .map(|row| {
-            let reason = row.reason.strip_prefix("refused: ").unwrap_or(&row.reason);
-            let short = reason.split([':', ';']).next().unwrap_or(reason);
-            format!("{} ({}): {short}", row.instance_type, row.candidate)
-        })
-        .collect();
+    let mut named: Vec<String> = Vec::new();
+    for row in rows {
+        let reason = row.reason.strip_prefix("refused: ").unwrap_or(&row.reason);
+        let short = reason.split([':', ';']).next().unwrap_or(reason);
+        let text = format!("{} ({}): {short}", row.instance_type, row.candidate);
+        // Repeats are one choice.
+        if !named.contains(&text) {
+            named.push(text);
+        }
+    }
     let Some(shown) = named
         .get(..named.len().min(NAMED_MAX))
         .filter(|shown| !shown.is_empty())
@@ -110,15 +121,7 @@ pub(super) fn headline(
         Some(target) if target.reached_by > 0 => format!("run to {}", target.name()),
         _ => "full run".to_owned(),
     };
-    let unreached = match tokens.target {
-        Some(target) if target.reached_by == 0 => {
-            format!(
-                " The {} was not reached: this is for all tokens.",
-                target.name()
-            )
-        }
-        _ => String::new(),
-    };
+    let unreached = unreached(tokens);
     let left_out = left_out(not_ranked);
     let Some(first) = ranked.first() else {
         return format!("Not enough evidence to recommend an instance.{left_out}");
@@ -129,7 +132,12 @@ pub(super) fn headline(
     } else {
         ""
     };
-    let best = format!("{what} comparable {run}{limits}");
+    let best = match objective.minimize {
+        Minimize::UsdPerMillionTokens => {
+            format!("comparable {run}{limits} that is {what}")
+        }
+        Minimize::Cost | Minimize::Time => format!("{what} comparable {run}{limits}"),
+    };
     let figures = format!(
         "{} in {:.1} h (projected)",
         first.projected_cost_usd, first.projected_hours
@@ -172,10 +180,27 @@ fn bought(
     if is_sure {
         return format!("Buy {own}: the {best}, {figures}.");
     }
-    let is_close = |row: &&Ranked| measure(row, minimize) <= 1.05 * measure(first, minimize);
+    let is_close =
+        |row: &&Ranked| row.feasible && measure(row, minimize) <= 1.05 * measure(first, minimize);
     let second = ranked.get(1).filter(is_close).map(name);
     let second = second.map_or_else(String::new, |name| format!("; {name} is about as good"));
     format!("Buy {own}: {figures}, the {best} or within 5 % of it{second}.")
+}
+
+/// What is said of a target loss that no trial has reached.
+fn unreached(tokens: Tokens) -> String {
+    let target = tokens.target.filter(|target| target.reached_by == 0);
+    target.map_or_else(String::new, |target| {
+        let name = capitalized(&target.name());
+        format!(" {name} was not reached, so this is for all tokens.")
+    })
+}
+
+/// At the beginning of a sentence.
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
 }
 
 /// P(best) from which the first is called the best without a word of doubt.
@@ -204,8 +229,9 @@ fn leaning(
     let own = name(first);
     if let Some((rival, p)) = likelier(first, not_ranked) {
         return format!(
-            "Probably {} ({}), not measured yet: {} likely to be the {best}. Of what was measured, {own} comes first: {figures}.",
+            "Probably {}{} ({}), not measured yet: {} likely to be the {best}. Of what was measured, {own} comes first: {figures}.",
             rival.instance_type,
+            on_spot(rival.purchase_option),
             rival.candidate,
             percent(p)
         );
@@ -221,8 +247,13 @@ fn leaning(
         );
     }
     if let Some((other, p)) = likelier_row(first, ranked) {
+        let why = if measure(first, minimize) <= measure(other, minimize) {
+            "is ahead as projected"
+        } else {
+            "is surer to keep to the limits"
+        };
         return format!(
-            "Open between {own}, {figures}, and {}, {} in {:.1} h: the first is ahead as projected, the second is {} likely to be the {best}.",
+            "Open between {own}, {figures}, and {}, {} in {:.1} h: the first {why}, the second is {} likely to be the {best}.",
             name(other),
             other.projected_cost_usd,
             other.projected_hours,

@@ -133,6 +133,29 @@ pub fn keep(last: Option<&LastLook>, now: &Recommendation) -> Keep {
     }
 }
 
+/// A conclusion as its headline begins.
+fn in_past_tense(conclusion: Conclusion) -> &'static str {
+    match conclusion {
+        Conclusion::Clear => "The answer was \"Buy\"",
+        Conclusion::Leading => "The answer was \"Lean towards\"",
+        Conclusion::Infeasible => "No candidate met the limits",
+        Conclusion::NotEnoughEvidence => "There was not enough evidence",
+        Conclusion::Reached => "A trial had reached the target loss",
+        Conclusion::FullRun => "It was a full run",
+    }
+}
+
+fn in_present_tense(conclusion: Conclusion) -> &'static str {
+    match conclusion {
+        Conclusion::Clear => "it is \"Buy\"",
+        Conclusion::Leading => "it is \"Lean towards\"",
+        Conclusion::Infeasible => "no candidate meets the limits",
+        Conclusion::NotEnoughEvidence => "there is not enough evidence",
+        Conclusion::Reached => "a trial has reached the target loss",
+        Conclusion::FullRun => "it is a full run",
+    }
+}
+
 /// What one answer says that the one before it did not, in words; empty where both say the same. Figures that only
 /// became more exact are no change.
 pub fn changes(before: &Recommendation, after: &Recommendation) -> Vec<String> {
@@ -156,9 +179,9 @@ pub fn changes(before: &Recommendation, after: &Recommendation) -> Vec<String> {
     }
     if before.conclusion != after.conclusion {
         said.push(format!(
-            "The conclusion was {}; now it is {}.",
-            before.conclusion.as_str().replace('_', " "),
-            after.conclusion.as_str().replace('_', " ")
+            "{}; now {}.",
+            in_past_tense(before.conclusion),
+            in_present_tense(after.conclusion)
         ));
     }
     let was_ranked = |row: &Ranked| before.ranked.iter().any(|old| is_same(old, row));

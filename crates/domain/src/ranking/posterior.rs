@@ -2,6 +2,8 @@
 //! and the odds read off them. The same evidence gives the same draws, byte for byte. Which words
 //! the odds deserve is decided in [`crate::ranking::recommend`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -14,6 +16,7 @@ use crate::spec::{Minimize, ObjectiveSpec};
 pub const DRAWS: usize = 4096;
 const SEED: u64 = 0x0062_616b_656f_6666;
 const SHARED_SEED: u64 = SEED + 1;
+const PRICE_SEED: u64 = SEED + 2;
 /// The furthest that a drawn speed lies from the expected one, as a logarithm: a heavy tail's
 /// farthest draws would make means infinite.
 const LOG_MAX: f64 = 5.0;
@@ -34,6 +37,8 @@ pub struct Contender {
     pub hours_once: f64,
     /// Of these, what is not billed: the wait for instances.
     pub hours_unbilled: f64,
+    /// Contenders of one type pay one price, known or not.
+    pub instance_type: String,
     pub rate: Rate,
     /// Likeliest dollars of a million tokens, without what is paid once.
     pub usd_per_million: f64,
@@ -49,13 +54,28 @@ pub struct Contender {
     pub is_measured: bool,
 }
 
-/// Dollars per billed hour of all instances, after what spot saves.
+/// Dollars per billed hour of all instances.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
-    /// The likeliest.
+    /// The likeliest, before what spot saves.
     pub estimate: f64,
     /// The far end of what it may be; equal to the estimate where the price is known.
     pub bound: f64,
+    pub share: PaidFactor,
+}
+
+impl Rate {
+    /// After what spot saves.
+    pub fn likeliest(self) -> f64 {
+        self.estimate * self.share.least
+    }
+}
+
+/// What is paid, as a factor of the rate: `least` is the likeliest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PaidFactor {
+    pub least: f64,
+    pub most: f64,
 }
 
 /// A 90 % interval.
@@ -113,9 +133,18 @@ impl<'a> Beliefs<'a> {
     pub fn of(contenders: &[Contender], objective: &'a ObjectiveSpec, count: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
         let shared = shared(contenders, count);
+        let prices = prices(contenders, count);
         let rows = contenders.iter().map(|contender| {
-            let one = |shared: &f64| draw(contender, *shared, objective, &mut rng);
-            shared.iter().map(one).collect()
+            let own = prices.get(contender.instance_type.as_str());
+            let draws = shared.iter().enumerate().map(|(place, shared)| {
+                let price = own.and_then(|own| own.get(place)).copied().unwrap_or(0.0);
+                let common = Common {
+                    shared: *shared,
+                    price,
+                };
+                draw(contender, common, objective, &mut rng)
+            });
+            draws.collect()
         });
         Self {
             objective,
@@ -213,33 +242,58 @@ fn shared(contenders: &[Contender], count: usize) -> Vec<f64> {
         .collect()
 }
 
+/// For each type whose price is not known, where between the estimate and its bound it lies, from 0 to 1, for each draw.
+fn prices(contenders: &[Contender], count: usize) -> BTreeMap<&str, Vec<f64>> {
+    let unknown = contenders
+        .iter()
+        .filter(|one| one.rate.bound > one.rate.estimate);
+    let types: BTreeSet<&str> = unknown.map(|one| one.instance_type.as_str()).collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(PRICE_SEED);
+    let of = |name| {
+        let all = (0..count).map(|_| uniform(&mut rng).powi(2)).collect();
+        (name, all)
+    };
+    types.into_iter().map(of).collect()
+}
+
+/// What a draw has in common with those of other contenders.
+#[derive(Clone, Copy)]
+struct Common {
+    /// Of all: a standard normal draw.
+    shared: f64,
+    /// Of all of one type: where between its ends the price lies.
+    price: f64,
+}
+
 fn draw(
     contender: &Contender,
-    shared: f64,
+    common: Common,
     objective: &ObjectiveSpec,
     rng: &mut ChaCha8Rng,
 ) -> Draw {
     let normal = Normal::standard();
-    let budget = objective.full_run_budget_usd.map(Usd::as_f64);
-    let Rate { estimate, bound } = contender.rate;
+    let Rate {
+        estimate,
+        bound,
+        share,
+    } = contender.rate;
     let speed = contender.log_sd
         * if contender.is_measured {
             normal.inverse_cdf(uniform(rng))
         } else {
             heavy_quantile(uniform(rng))
         }
-        + contender.shared_log_sd * shared;
+        + contender.shared_log_sd * common.shared;
     let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
-    let rate = estimate + (bound - estimate) * uniform(rng).powi(2);
+    let price = estimate + (bound - estimate) * common.price;
+    let paid = share.least + (share.most - share.least) * uniform(rng).powi(2);
+    let rate = price * paid;
     let hours = |slower: f64| {
         contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
     };
     let (expected, run) = (hours(speed), hours(speed + host));
     let usd = |hours: f64| (hours - contender.hours_unbilled) * rate;
-    let is_within = budget.is_none_or(|budget| usd(run) <= budget)
-        && objective
-            .full_run_deadline_hours
-            .is_none_or(|deadline| run <= deadline);
+    let is_within = keeps_to_limits(objective, run, usd(run));
     Draw {
         hours: run,
         usd: usd(run),
@@ -251,10 +305,16 @@ fn draw(
             Minimize::Time => expected,
             Minimize::UsdPerMillionTokens => {
                 let slower = speed.clamp(-LOG_MAX, LOG_MAX).exp();
-                contender.usd_per_million * slower * rate / estimate
+                contender.usd_per_million * slower * rate / contender.rate.likeliest()
             }
         },
     }
+}
+
+fn keeps_to_limits(objective: &ObjectiveSpec, hours: f64, usd: f64) -> bool {
+    let budget = objective.full_run_budget_usd.map(Usd::as_f64);
+    let deadline = objective.full_run_deadline_hours;
+    budget.is_none_or(|budget| usd <= budget) && deadline.is_none_or(|deadline| hours <= deadline)
 }
 
 /// A number in (0, 1), never at its ends, where quantiles are infinite.
@@ -352,9 +412,14 @@ mod tests {
             hours,
             hours_once: 0.0,
             hours_unbilled: 0.0,
+            instance_type: format!("{usd_per_hour}"),
             rate: Rate {
                 estimate: usd_per_hour,
                 bound: usd_per_hour,
+                share: PaidFactor {
+                    least: 1.0,
+                    most: 1.0,
+                },
             },
             usd_per_million: usd_per_hour * hours,
             log_sd: 0.02,
@@ -457,6 +522,20 @@ mod tests {
             assert!((heavy_quantile(p) - t).abs() < 1e-4, "{p}");
             assert!((heavy_quantile(1.0 - p) + t).abs() < 1e-4, "{p}");
         }
+    }
+
+    /// Two profiles on one type pay one price: what is not known of it does not decide between them.
+    #[test]
+    fn a_price_that_is_not_known_is_the_same_for_all_of_its_type() {
+        let open = |hours: f64, name: &str| {
+            let mut one = measured(hours, 10.0);
+            one.rate.bound = 14.0;
+            one.instance_type = name.to_owned();
+            one
+        };
+        let of = |other: &str| odds(&[open(9.5, "a"), open(10.0, other)], &cheapest(None))[0].best;
+        let (same, different) = (of("a"), of("b"));
+        assert!(same > 0.94 && different < 0.85, "{same} {different}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::measure::steady::Steady;
 use crate::ranking::outcome::{Outcome, Tokens};
 use crate::ranking::recommend::recommend;
 use crate::ranking::recommendation::{Recommendation, RunOdds};
+use crate::ranking::wording::tokens_told;
 use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption, StoppingPolicy};
 
 /// P(best) below which a choice is out of the race.
@@ -96,9 +97,9 @@ fn reached(outcomes: &[Outcome], tokens: Tokens) -> Option<Vec<Stop>> {
         let own = outcome.reached.filter(|_| outcome.has_reached_model());
         let reason = match own {
             Some(own) => format!(
-                "reached {} after {:.0} million tokens, and has saved a checkpoint since: its model is the answer",
+                "reached {} after {}, and has saved a checkpoint since: its model is the answer",
                 target.name(),
-                own.tokens / 1e6
+                tokens_told(own.tokens)
             ),
             None => format!(
                 "{} has reached {}, and its model is kept: no run to it is left to buy",
@@ -212,11 +213,17 @@ fn choices(answer: &Recommendation) -> Vec<Choice<'_>> {
 }
 
 fn reason(own: &Choice<'_>, leader: &Choice<'_>, minimize: Minimize) -> String {
-    let limits = [own.odds.p_within_budget, own.odds.p_within_deadline];
-    if limits.into_iter().flatten().any(|within| within < OUT) {
+    let is_out = |within: Option<f64>| within.is_some_and(|within| within < OUT);
+    if is_out(own.odds.p_within_deadline) {
         return format!(
-            "its full run keeps to the limits with P < {OUT}: {}",
-            range(own.odds, minimize)
+            "its full run keeps the deadline with P < {OUT}: {}",
+            range(own.odds, Minimize::Time)
+        );
+    }
+    if is_out(own.odds.p_within_budget) {
+        return format!(
+            "its full run keeps the budget with P < {OUT}: {}",
+            range(own.odds, Minimize::Cost)
         );
     }
     let basis = if own.is_measured {

@@ -9,14 +9,14 @@ use crate::measure::overhead::Overhead;
 use crate::measure::steady::Steady;
 use crate::money::price::Price;
 use crate::money::{Usd, cost};
-use crate::number::real;
+use crate::number::{of_items, real};
 use crate::ranking::headline::headline;
 use crate::ranking::outcome::{FullRun, Outcome, Tokens};
 use crate::ranking::posterior::{
     Beliefs, Contender, DRAWS, FIGURE_HOURS, Odds, WRONG_BUY, WRONG_MAX,
 };
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, Recommendation, RunOdds};
-use crate::ranking::repeats::{self, Pool};
+use crate::ranking::repeats::{self, Pool, Projection};
 use crate::ranking::spend::{spend, with_returns};
 use crate::ranking::wording;
 use crate::ranking::wording::worth;
@@ -40,13 +40,13 @@ pub fn recommend(
         if row.is_none()
             && let Some(contender) = repeats.predicted(pool)
         {
-            places.push(not_ranked.len());
+            places.push(not_ranked.len() + pool.standing());
             predicted.push(contender);
         }
         not_ranked.extend(left_out);
-        if let Some((row, run)) = row {
-            measured.push(repeats.measured(pool, &row, run));
-            ranked.push(row);
+        if let Some(projection) = row {
+            measured.push(repeats.measured(pool, &projection));
+            ranked.push(projection.row);
         }
     }
     let contenders: Vec<Contender> = measured.into_iter().chain(predicted).collect();
@@ -56,7 +56,7 @@ pub fn recommend(
     let mut choices: Vec<(Ranked, Odds)> = ranked.into_iter().zip(odds.by_ref()).collect();
     let rivals: Vec<(usize, Odds)> = places.into_iter().zip(odds).collect();
     note_odds(&mut not_ranked, &rivals);
-    order(&mut choices, objective.minimize);
+    order(&mut choices, objective);
     let reached = reached(outcomes, tokens);
     let conclusion = match &reached {
         Some(_) => Conclusion::Reached,
@@ -110,7 +110,7 @@ pub(super) fn contender(
     tokens: Tokens,
 ) -> Option<Contender> {
     match judge(repeats, pool, objective, tokens).0 {
-        Some((row, run)) => Some(repeats.measured(pool, &row, run)),
+        Some(projection) => Some(repeats.measured(pool, &projection)),
         None => repeats.predicted(pool),
     }
 }
@@ -121,7 +121,7 @@ fn judge(
     pool: &Pool<'_>,
     objective: &ObjectiveSpec,
     tokens: Tokens,
-) -> (Option<(Ranked, FullRun)>, Vec<NotRanked>) {
+) -> (Option<Projection>, Vec<NotRanked>) {
     let mut left_out: Vec<NotRanked> = Vec::new();
     let mut leave_out = |outcome: &Outcome, (reason, fix): Unranked| {
         left_out.push(NotRanked {
@@ -148,14 +148,22 @@ fn judge(
     let is_on_demand = pooled.purchase_option == PurchaseOption::OnDemand;
     let share = repeats.stepping(pool).filter(|_| is_on_demand);
     let share = share.map(|share| share.mean);
-    let beside = pooled.billed_beside_steps(tokens);
+    let beside: Vec<f64> = measured
+        .iter()
+        .filter_map(|one| one.billed_beside_steps(tokens))
+        .collect();
     let around = FullRunOverhead {
         share,
-        paid_once: beside.unwrap_or_else(|| repeats.overhead(pool).seconds),
+        paid_once: if beside.is_empty() {
+            repeats.overhead(pool).seconds
+        } else {
+            beside.iter().sum::<f64>() / of_items(beside.len())
+        },
     };
     let row = rankable(&pooled).and_then(|evidence| project(evidence, around, objective, tokens));
     let row = row.map_err(|why| leave_out(&pooled, why)).ok();
-    (row, left_out)
+    let projection = row.map(|(row, run)| repeats.projection(row, run, measured.len()));
+    (projection, left_out)
 }
 
 type Unranked = (String, Option<String>);
@@ -348,8 +356,9 @@ const LIMITS_HOLD: f64 = 0.95;
 /// Expected regret that a purchase may have, as a share of the cost.
 const REGRET_MAX: f64 = 0.01;
 
-/// Those that keep to the limits first, then by the objective as projected.
-fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {
+/// Those that keep to the limits first, then by the objective as projected; where none can keep to them, the closest
+/// first.
+fn order(choices: &mut [(Ranked, Odds)], objective: &ObjectiveSpec) {
     let front: Vec<bool> = choices
         .iter()
         .map(|(row, _)| !choices.iter().any(|(other, _)| dominates(other, row)))
@@ -361,14 +370,19 @@ fn order(choices: &mut [(Ranked, Odds)], minimize: Minimize) {
     // Where nobody keeps to the limits for certain, the likelier one comes first.
     let limits = |odds: &Odds| odds.within_limits.min(LIMITS_HOLD);
     choices.sort_by(|(a, left), (b, right)| {
-        let by_objective = match minimize {
+        let by_limits = if hopeless(left) && hopeless(right) {
+            beyond(a, objective).total_cmp(&beyond(b, objective))
+        } else {
+            limits(right).total_cmp(&limits(left))
+        };
+        let by_objective = match objective.minimize {
             Minimize::Cost => a.projected_cost_usd.cmp(&b.projected_cost_usd),
             Minimize::Time => a.projected_hours.total_cmp(&b.projected_hours),
             Minimize::UsdPerMillionTokens => {
                 a.usd_per_million_tokens.cmp(&b.usd_per_million_tokens)
             }
         };
-        limits(right).total_cmp(&limits(left)).then(by_objective)
+        by_limits.then(by_objective)
     });
     for (rank, (row, _)) in (1..).zip(choices.iter_mut()) {
         row.rank = rank;
@@ -391,13 +405,28 @@ fn run_odds(odds: &Odds) -> RunOdds {
     }
 }
 
+/// Whether it keeps to the limits only by luck.
+fn hopeless(odds: &Odds) -> bool {
+    odds.within_limits < 1.0 - LIMITS_HOLD
+}
+
+/// How far a full run goes beyond the limits: the larger of its shares of budget and deadline.
+fn beyond(row: &Ranked, objective: &ObjectiveSpec) -> f64 {
+    let budget = objective.full_run_budget_usd.map(Usd::as_f64);
+    let of_budget = budget.map(|budget| row.projected_cost_usd.as_f64() / budget);
+    let of_deadline = objective
+        .full_run_deadline_hours
+        .map(|deadline| row.projected_hours / deadline);
+    let shares = [of_budget, of_deadline].into_iter().flatten();
+    shares.fold(0.0, f64::max)
+}
+
 fn conclude(choices: &[(Ranked, Odds)], rivals: &[(usize, Odds)]) -> Conclusion {
     let Some((first, odds)) = choices.first() else {
         return Conclusion::NotEnoughEvidence;
     };
-    let hopeless = |odds: &Odds| odds.within_limits < 1.0 - LIMITS_HOLD;
     if hopeless(odds) {
-        // The order is by the limits: no other measured one is likelier to keep to them.
+        // Hopeless ones come last: if the first is, every measured one is.
         let all = rivals.iter().all(|(_, odds)| hopeless(odds));
         return if all {
             Conclusion::Infeasible

@@ -14,7 +14,7 @@ use crate::money::Usd;
 use crate::money::price::Price;
 use crate::number::{NORMAL_975, of_items, real};
 use crate::ranking::outcome::{FullRun, Outcome, Predicted, Tokens};
-use crate::ranking::posterior::{Contender, Rate};
+use crate::ranking::posterior::{Contender, PaidFactor, Rate};
 use crate::ranking::recommendation::Ranked;
 use crate::spec::PurchaseOption;
 
@@ -38,13 +38,43 @@ const UNMEASURED_SD: f64 = 0.16;
 /// those near the limit of their memory differ more.
 const GENERATION_SD: f64 = 0.08;
 /// What a spot run pays of the on-demand price: unknown before one has run.
-const SPOT_SHARE: (f64, f64) = (0.25, 1.0);
+const SPOT_SHARE: PaidFactor = PaidFactor {
+    least: 0.25,
+    most: 1.0,
+};
 /// How far the next spot run's bill may be from that of the one observed, as factors.
-const SPOT_AGAIN: (f64, f64) = (0.85, 1.5);
+const SPOT_AGAIN: PaidFactor = PaidFactor {
+    least: 0.85,
+    most: 1.5,
+};
+const WHOLE: PaidFactor = PaidFactor {
+    least: 1.0,
+    most: 1.0,
+};
+
+/// A ranked row, and what its full run is drawn from.
+pub(super) struct Projection {
+    pub(super) row: Ranked,
+    run: FullRun,
+    /// Standard deviation of the logarithm of its mean speed.
+    log_sd: f64,
+}
 
 /// The trials of one candidate under one purchase option.
 pub(super) struct Pool<'a> {
     pub(super) trials: Vec<&'a Outcome>,
+}
+
+impl Pool<'_> {
+    fn may_run(&self) -> bool {
+        self.trials.iter().any(|one| !one.state.is_terminal())
+    }
+
+    /// The trial that stands for a choice that has not been measured: one that may still run, or else the first.
+    pub(super) fn standing(&self) -> usize {
+        let mut states = self.trials.iter().map(|one| one.state);
+        states.position(|state| !state.is_terminal()).unwrap_or(0)
+    }
 }
 
 /// The choices of an experiment, and what all its trials together say.
@@ -78,7 +108,7 @@ impl<'a> Repeats<'a> {
             outcomes,
             tokens,
             host_sd: host_sd(&pools),
-            learnt: Learnt::of(outcomes),
+            learnt: Learnt::of(outcomes, &pools),
             stepping: Stepping::of(outcomes),
             pools,
         }
@@ -115,12 +145,27 @@ impl<'a> Repeats<'a> {
         planned.after(&observed)
     }
 
-    /// A choice with measured trials.
-    pub(super) fn measured(&self, pool: &Pool<'_>, row: &Ranked, run: FullRun) -> Contender {
-        let repeats = of_items(logs(pool).count()).max(1.0);
+    /// The row of a choice whose speed was measured by so many trials: repeats tell how much machines differ.
+    pub(super) fn projection(&self, row: Ranked, run: FullRun, trials: usize) -> Projection {
         let noise = row.tokens_per_second_half_width / row.tokens_per_second / NORMAL_975;
-        let (least, most) = match row.purchase_option {
-            PurchaseOption::OnDemand => (1.0, 1.0),
+        let log_sd = noise.hypot(self.host_sd / of_items(trials).max(1.0).sqrt());
+        let half_width = if trials > 1 {
+            NORMAL_975 * log_sd * row.tokens_per_second
+        } else {
+            row.tokens_per_second_half_width
+        };
+        let row = Ranked {
+            tokens_per_second_half_width: half_width,
+            ..row
+        };
+        Projection { row, run, log_sd }
+    }
+
+    /// A choice with measured trials.
+    pub(super) fn measured(&self, pool: &Pool<'_>, projection: &Projection) -> Contender {
+        let Projection { row, run, log_sd } = projection;
+        let share = match row.purchase_option {
+            PurchaseOption::OnDemand => WHOLE,
             PurchaseOption::Spot => SPOT_AGAIN,
         };
         // On spot, waiting recurs: what is billed is a share of all hours.
@@ -133,14 +178,16 @@ impl<'a> Repeats<'a> {
             hours: run.hours - run.hours_once,
             hours_once: run.hours_once,
             hours_unbilled,
+            instance_type: row.instance_type.clone(),
             rate: Rate {
-                estimate: row.projected_cost_usd.as_f64() / billed * least,
-                bound: row.projected_cost_usd_max.as_f64() / billed * most,
+                estimate: row.projected_cost_usd.as_f64() / billed,
+                bound: row.projected_cost_usd_max.as_f64() / billed,
+                share,
             },
-            log_sd: noise.hypot(self.host_sd / repeats.sqrt()),
+            log_sd: *log_sd,
             shared_log_sd: self.tokens.log_sd(),
             host_sd: self.host_sd,
-            usd_per_million: row.usd_per_million_tokens.as_f64(),
+            usd_per_million: row.usd_per_million_tokens.as_f64() * share.least,
             is_measured: true,
         };
         // A spot run's hours are those of its trial, pauses and all.
@@ -168,9 +215,11 @@ impl<'a> Repeats<'a> {
     /// A choice without a measurement; `None` if it cannot be bought, or nothing is known of it.
     pub(super) fn predicted(&self, pool: &Pool<'_>) -> Option<Contender> {
         let first = pool.trials.first()?;
+        // One that failed has an automatic retry, or a repeat that may still run.
+        let may_run = pool.may_run();
         let is_out = |outcome: &&Outcome| {
             outcome.incomparable.is_some()
-                || outcome.state == TrialState::Failed
+                || outcome.state == TrialState::Failed && !may_run
                 || outcome.is_impossible()
         };
         if pool.trials.iter().any(is_out) {
@@ -187,8 +236,9 @@ impl<'a> Repeats<'a> {
             hours: training,
             hours_once: waited + self.overhead(pool).seconds / 3600.0,
             hours_unbilled: waited,
+            instance_type: first.instance_type.clone(),
             rate,
-            usd_per_million: rate.estimate * hours(1_000_000, speed),
+            usd_per_million: rate.likeliest() * hours(1_000_000, speed),
             log_sd: belief.log_sd,
             shared_log_sd: belief.shared_log_sd.hypot(self.tokens.log_sd()),
             host_sd: self.host_sd,
@@ -201,14 +251,14 @@ impl<'a> Repeats<'a> {
 
 /// What a choice that has not run costs per hour.
 fn rate(outcome: &Outcome, price: &Price) -> Rate {
-    let (least, most) = match outcome.purchase_option {
-        PurchaseOption::OnDemand => (1.0, 1.0),
-        PurchaseOption::Spot => SPOT_SHARE,
-    };
     let hourly = |usd: Usd| usd.as_f64() * f64::from(outcome.instance_count);
     Rate {
-        estimate: hourly(price.usd_per_hour) * least,
-        bound: hourly(price.ceiling()) * most,
+        estimate: hourly(price.usd_per_hour),
+        bound: hourly(price.ceiling()),
+        share: match outcome.purchase_option {
+            PurchaseOption::OnDemand => WHOLE,
+            PurchaseOption::Spot => SPOT_SHARE,
+        },
     }
 }
 
@@ -240,15 +290,16 @@ struct Widths {
 }
 
 impl<'a> Learnt<'a> {
-    fn of(outcomes: &'a [Outcome]) -> Self {
+    fn of(outcomes: &'a [Outcome], pools: &[Pool<'_>]) -> Self {
+        let misses: Vec<Miss<'_>> = pools.iter().filter_map(Miss::of).collect();
         let assumed = Widths {
             code: 1.0,
             generations: 1.0,
         };
-        let widths = Self::before(outcomes, assumed).widths(outcomes);
+        let widths = Self::before(outcomes, assumed).widths(&misses);
         let mut learnt = Self::before(outcomes, widths);
-        for outcome in outcomes {
-            learnt.see(outcome);
+        for miss in &misses {
+            learnt.see(miss);
         }
         learnt
     }
@@ -256,10 +307,10 @@ impl<'a> Learnt<'a> {
     /// As wide as the measurements say, and at least as assumed: generations whose means lie further
     /// apart differ by more, and a code whose mean lies further off is less like those of the
     /// predictions (the method of moments, whichever order they came in).
-    fn widths(&self, outcomes: &[Outcome]) -> Widths {
+    fn widths(&self, misses: &[Miss<'_>]) -> Widths {
         let mean = |generation: &&str| {
-            let is_of = |one: &&Outcome| catalog::generation(&one.instance_type) == *generation;
-            Mean::of(outcomes.iter().filter(is_of).filter_map(off))
+            let is_of = |one: &&Miss<'_>| catalog::generation(one.instance_type) == *generation;
+            Mean::of(misses.iter().filter(is_of).map(|one| one.off))
         };
         let means: Vec<Mean> = self.generations.iter().filter_map(mean).collect();
         let Some(all) = Mean::of(means.iter().copied()) else {
@@ -342,13 +393,11 @@ impl<'a> Learnt<'a> {
         rows.map(|(row, part)| part * dot(row, parts)).sum()
     }
 
-    /// Learns from one measured trial: a step of a Kalman filter.
-    fn see(&mut self, outcome: &Outcome) {
-        let Some(own) = off(outcome) else {
-            return;
-        };
+    /// Learns from one measured choice: a step of a Kalman filter.
+    fn see(&mut self, miss: &Miss<'_>) {
+        let own = miss.off;
         self.is_measured = true;
-        let parts = self.parts(&outcome.instance_type);
+        let parts = self.parts(miss.instance_type);
         let off = own.log - dot(&self.mean, &parts);
         let spread: Vec<f64> = self.covariance.iter().map(|row| dot(row, &parts)).collect();
         let total = dot(&spread, &parts) + own.variance;
@@ -406,14 +455,35 @@ impl Mean {
     }
 }
 
-/// How far a trial's prediction was off, with the variance of its own part; `None` if it says nothing.
-fn off(outcome: &Outcome) -> Option<Mean> {
-    let (measured, predicted) = (outcome.tokens_per_second.as_ref()?, outcome.predicted?);
-    Some(Mean {
-        log: (measured.mean / predicted.tokens_per_second).ln(),
-        variance: own_variance(predicted)
-            + (measured.half_width / measured.mean / NORMAL_975).powi(2),
-    })
+/// How far the prediction of a choice was off, with the variance of its own part, which its repeats share.
+struct Miss<'a> {
+    instance_type: &'a str,
+    off: Mean,
+}
+
+impl<'a> Miss<'a> {
+    /// `None` if nothing is measured of it, or was predicted.
+    fn of(pool: &Pool<'a>) -> Option<Self> {
+        let (mut log, mut noise, mut own, mut count) = (0.0, 0.0, 0.0_f64, 0.0);
+        for outcome in &pool.trials {
+            let (Some(measured), Some(predicted)) = (&outcome.tokens_per_second, outcome.predicted)
+            else {
+                continue;
+            };
+            log += (measured.mean / predicted.tokens_per_second).ln();
+            noise += (measured.half_width / measured.mean / NORMAL_975).powi(2);
+            own = own.max(own_variance(predicted));
+            count += 1.0;
+        }
+        let instance_type = &pool.trials.first()?.instance_type;
+        (count > 0.0).then(|| Self {
+            instance_type,
+            off: Mean {
+                log: log / count,
+                variance: own + noise / (count * count),
+            },
+        })
+    }
 }
 
 /// Variance of how far one type's prediction is off by itself: at least as much as types of one
@@ -434,8 +504,8 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     left.iter().zip(right).map(|(a, b)| a * b).sum()
 }
 
-/// One outcome for all repeats: the finished ones, or else those that run. Speeds are averaged by
-/// their logarithms, seconds as they are.
+/// One outcome for all repeats. Speeds are averaged by their logarithms, over all that are measured; seconds as they are,
+/// over the finished ones, or else those that run.
 pub(super) fn pooled(measured: &[&Outcome]) -> Option<Outcome> {
     let is_finished = |outcome: &&&Outcome| outcome.state == TrialState::Completed;
     let finished: Vec<&Outcome> = measured.iter().filter(is_finished).copied().collect();
@@ -445,7 +515,7 @@ pub(super) fn pooled(measured: &[&Outcome]) -> Option<Outcome> {
         &finished
     };
     let first = *pool.first()?;
-    let speeds: Vec<&Steady> = pool
+    let speeds: Vec<&Steady> = measured
         .iter()
         .filter_map(|outcome| outcome.tokens_per_second.as_ref())
         .collect();

@@ -123,7 +123,8 @@ fn billing(effect: &Effect) -> Option<String> {
         Ordering::Less => (Usd::ZERO - effect.usd, "less"),
     };
     Some(format!(
-        "Usage since then by {attempts} attempts is billed {difference} {direction}."
+        "Usage since then by {attempts} {} is billed {difference} {direction}.",
+        if attempts == 1 { "attempt" } else { "attempts" }
     ))
 }
 

@@ -15,7 +15,7 @@ use crate::ranking::posterior::{Beliefs, Contender, FIGURE_HOURS, WRONG_MAX};
 use crate::ranking::race::awaits_figure;
 use crate::ranking::recommend::contender;
 use crate::ranking::repeats::{Pool, Repeats};
-use crate::spec::{ObjectiveSpec, PurchaseOption};
+use crate::spec::{Minimize, ObjectiveSpec, PurchaseOption};
 
 /// How long others wait for the figure of a trial that may start: for its capacity, its start-up,
 /// its warm-up and its first batches.
@@ -98,6 +98,7 @@ struct Choice<'a> {
 }
 
 struct Field<'a> {
+    minimize: Minimize,
     choices: Vec<Choice<'a>>,
     beliefs: Beliefs<'a>,
 }
@@ -132,6 +133,7 @@ impl<'a> Field<'a> {
             contenders.extend(believed);
         }
         Self {
+            minimize: objective.minimize,
             choices,
             beliefs: Beliefs::of(&contenders, objective, DRAWS),
         }
@@ -259,6 +261,15 @@ impl<'a> Field<'a> {
             );
         }
         let full = (leader.place).map_or(0.0, |place| self.beliefs.expected_usd(place));
+        if let (Minimize::Time, Some(place)) = (self.minimize, leader.place) {
+            let hours = self.beliefs.expected(place);
+            return format!(
+                "measuring it costs about {} and is expected to shorten the full run by {:.1} h, of {hours:.1} h on {}",
+                usd(choice.probe_usd),
+                hours * saved / full,
+                leader.name
+            );
+        }
         format!(
             "measuring it costs about {} and is expected to save {} of the full run, {} on {}",
             usd(choice.probe_usd),
@@ -289,7 +300,7 @@ fn probe_usd(contender: &Contender, pool: &Pool<'_>, overhead: Overhead, trial_s
         trial_hours.min(FIGURE_HOURS)
     };
     let billed = overhead.seconds / 3600.0 + hours;
-    contender.rate.estimate * billed * of_items(pool.trials.len())
+    contender.rate.likeliest() * billed * of_items(pool.trials.len())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::lifecycle::state::TrialState;
 use crate::money::Usd;
 use crate::money::price::PriceStatus;
 use crate::number::real;
-use crate::ranking::headline::{name, percent, superlative};
+use crate::ranking::headline::{name, on_spot, percent, superlative};
 use crate::ranking::outcome::{Outcome, Reached, Target, Tokens};
 use crate::ranking::recommendation::{Conclusion, NotRanked, Ranked, RunOdds, Spend};
 use crate::ranking::spend::{self, AnswerWorth};
@@ -20,16 +20,16 @@ pub(super) fn reached(outcome: &Outcome, reached: Reached, target: Target) -> St
     } = outcome;
     let name = target.name();
     let what = if outcome.state == TrialState::Completed {
-        "its model"
+        "the output"
     } else {
-        "its newest checkpoint"
+        "the newest checkpoint"
     };
     let cost = reached
         .usd
         .map_or_else(String::new, |usd| format!(" and {usd}"));
     format!(
-        "Reached: {name}, on {instance_type} ({candidate}) after {:.0} million tokens{cost}. Here is its model: {what}, of {trial_id}. No run to {name} is left to buy.",
-        reached.tokens / 1e6
+        "Reached: {name}, on {instance_type} ({candidate}) after {}{cost}. Its model is {what} of {trial_id}. Nothing is left to buy to reach {name}.",
+        tokens_told(reached.tokens)
     )
 }
 
@@ -82,8 +82,14 @@ pub(super) fn reasons(
             Minimize::Cost | Minimize::UsdPerMillionTokens => "fastest",
             Minimize::Time => "cheapest",
         };
+        // One that breaks a limit may be faster, or cheaper.
+        let within = if ranked.iter().all(|row| row.feasible) {
+            ""
+        } else {
+            " within the limits"
+        };
         reasons.push(format!(
-            "{what} is {}: {} in {:.1} h (projected)",
+            "{what}{within} is {}: {} in {:.1} h (projected)",
             name(best),
             best.projected_cost_usd,
             best.projected_hours
@@ -127,7 +133,7 @@ fn runner_up(first: &Ranked, second: &Ranked, minimize: Minimize) -> String {
     // No price mends a limit that is broken.
     let turns = if worse > 1.0 && second.feasible {
         format!(
-            "; it would only tie if its {what} fell by {:.0} %, or the first's rose by {:.0} %",
+            "; it would tie only if its {what} fell by {:.0} %, or the first's rose by {:.0} %",
             100.0 * (1.0 - 1.0 / worse),
             100.0 * (worse - 1.0)
         )
@@ -196,8 +202,9 @@ fn missing(
     let rivals = not_ranked.iter().filter_map(|row| {
         let odds = row.odds.as_ref().filter(|odds| odds.p_best >= RIVAL)?;
         Some(format!(
-            "{} ({}) has not been measured, and is {} likely to be the {best}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
+            "{}{} ({}) has not been measured, and is {} likely to be the {best}: predicted {} to {} in {:.1} to {:.1} h; measure it to settle this",
             row.instance_type,
+            on_spot(row.purchase_option),
             row.candidate,
             percent(odds.p_best),
             odds.cost_usd_low,
@@ -226,10 +233,7 @@ const NAMES: usize = 4;
 fn left_out(ranked: &[Ranked], not_ranked: &[NotRanked]) -> String {
     let mut names: Vec<String> = Vec::new();
     for row in not_ranked {
-        let option = match row.purchase_option {
-            PurchaseOption::OnDemand => "",
-            PurchaseOption::Spot => " on spot",
-        };
+        let option = on_spot(row.purchase_option);
         let is_ranked = ranked.iter().any(|one| {
             one.candidate == row.candidate && one.purchase_option == row.purchase_option
         });
@@ -259,7 +263,7 @@ fn spend(spend: &Spend, ranked: &[Ranked], not_ranked: &[NotRanked]) -> Option<S
         let ends = ends.map_or_else(String::new, |[low, high]| {
             format!(", 90 %: {low} to {high}")
         });
-        format!("; every trial to its end would have cost about {full} (estimated{ends})")
+        format!("; running every trial to its end would have cost about {full} (estimated{ends})")
     });
     let losers = if ranked.is_empty() || spend.losers_usd <= Usd::ZERO {
         String::new()
@@ -291,10 +295,25 @@ pub(super) fn worth(
         )
     } else {
         format!(
-            "the predictions alone would have bought {unmeasured}: measuring saves {saved} of a full run (projected), which pays for the other choices from {:.2} billion tokens on",
-            break_even_tokens / 1e9
+            "the predictions alone would have bought {unmeasured}: measuring saves {saved} of a full run (projected), which pays for the other choices from {} on",
+            tokens_told(break_even_tokens)
         )
     })
+}
+
+/// `3.50 billion tokens`, `40 million tokens`, `1.2 million tokens`, `400 thousand tokens`.
+pub(super) fn tokens_told(tokens: f64) -> String {
+    if tokens >= 999.5e6 {
+        format!("{:.2} billion tokens", tokens / 1e9)
+    } else if tokens >= 9.95e6 {
+        format!("{:.0} million tokens", tokens / 1e6)
+    } else if tokens >= 999.5e3 {
+        format!("{:.1} million tokens", tokens / 1e6)
+    } else if tokens >= 999.5 {
+        format!("{:.0} thousand tokens", tokens / 1e3)
+    } else {
+        format!("{tokens:.0} tokens")
+    }
 }
 
 fn precise(amount: Usd) -> String {
@@ -360,8 +379,8 @@ fn towards(target: Target, tokens: Tokens) -> String {
             format!("{name} was not reached, the least is {least:.4}: {of_all}")
         }
         (count, _) => format!(
-            "measured: {name} was reached after {:.0} million tokens ({count} of {} trials, five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). A full run is stopped there, and is planned for the upper end of what it may need. One whose learning rate follows its length has another curve in a longer run",
-            real(tokens.total) / 1e6,
+            "measured: {name} was reached after {} ({count} of {} trials, five-minute means); from run to run that differs by 6.4 % (ten repeats of MLPerf's fine-tuning). A full run is stopped there, and is planned for the upper end of what it may need. One whose learning rate follows its length has another curve in a longer run",
+            tokens_told(real(tokens.total)),
             target.trials
         ),
     }
@@ -383,13 +402,17 @@ pub(super) fn basis(outcomes: &[Outcome], ranked: &[Ranked], tokens: Tokens) -> 
     ];
     basis.extend(tokens.target.map(|target| towards(target, tokens)));
     basis.extend(waits(outcomes));
-    if outcomes
-        .iter()
-        .any(|outcome| outcome.purchase_option == PurchaseOption::Spot)
-    {
-        basis.push(
+    let is_spot = |one: &&Outcome| {
+        one.purchase_option == PurchaseOption::Spot && one.state == TrialState::Completed
+    };
+    match outcomes.iter().filter(is_spot).count() {
+        0 => {}
+        1 => basis.push(
             "observed once: spot interruptions and savings; another run may differ".to_owned(),
-        );
+        ),
+        runs => basis.push(format!(
+            "observed in {runs} runs: spot interruptions and savings; another run may differ"
+        )),
     }
     basis.push(
         "odds: drawn from the measured speeds and their intervals, from how much machines differ (1.5 % unless repeats say otherwise), and from predictions of what has not run"

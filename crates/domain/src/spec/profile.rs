@@ -131,6 +131,17 @@ fn is_mixed(states: &OptimizerStates) -> bool {
 }
 
 impl ProfileSpec {
+    /// The same split, for a script that keeps weights, optimiser states and logits as another profile's does.
+    #[must_use]
+    pub fn with_formats_of(self, other: &Self) -> Self {
+        Self {
+            optimizer_states: other.optimizer_states,
+            base_weight_bits: other.base_weight_bits,
+            chunked_cross_entropy: other.chunked_cross_entropy,
+            ..self
+        }
+    }
+
     /// A plain profile that yields a global batch on the given number of accelerators in one
     /// micro-step, rounded up if it does not divide evenly.
     pub fn of_batch(global_batch: u64, accelerators: u32) -> Self {

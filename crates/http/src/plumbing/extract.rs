@@ -134,12 +134,24 @@ where
 /// Reads JSON of any shape.
 pub(crate) fn json(bytes: &[u8]) -> Result<serde_json::Value, Problem> {
     // Postgres does not store NUL, neither in text nor in JSON.
-    if bytes.windows(6).any(|window| window == b"\\u0000") {
+    if has_nul(bytes) {
         return Err(Problem::malformed(
             "a string contains the NUL character (\\u0000)",
         ));
     }
     serde_json::from_slice(bytes).map_err(|error| Problem::malformed(error.to_string()))
+}
+
+/// Whether a string has a NUL, as JSON writes it; after an odd number of backslashes it is text.
+fn has_nul(bytes: &[u8]) -> bool {
+    let mut windows = bytes.windows(6).enumerate();
+    windows.any(|(at, window)| {
+        window == b"\\u0000" && {
+            let before = bytes.get(..at).unwrap_or_default().iter().rev();
+            let slashes = before.take_while(|byte| **byte == b'\\');
+            slashes.count().is_multiple_of(2)
+        }
+    })
 }
 
 /// Reads JSON; returns unknown fields beside the value, so that they can be reported together with
@@ -214,5 +226,20 @@ where
         text.parse()
             .map(Self)
             .map_err(|error: T::Err| Problem::not_found(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escaped_backslash_makes_no_nul() {
+        assert!(json(br#"{"a": "\u0000"}"#).is_err());
+        assert!(json(br#"{"a": "[^\\u0000]"}"#).is_ok());
+        assert!(json(br#"{"a": "\\\u0000"}"#).is_err());
+        // Each run of backslashes is counted once at most.
+        let long = format!(r#"{{"a": "{}"}}"#, "\\".repeat(1 << 20));
+        assert!(json(long.as_bytes()).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! Spending: the ledger summed by day, experiment or trial.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -61,6 +61,7 @@ type Group = (Option<DateTime<Utc>>, Option<Uuid>, Option<Uuid>);
 const COLUMNS: &[(&str, Kind)] = &[
     ("day", Kind::Text),
     ("experiment_id", Kind::Text),
+    ("experiment_name", Kind::Text),
     ("trial_id", Kind::Text),
     ("training_usd", Kind::Real),
     ("processing_usd", Kind::Real),
@@ -105,7 +106,8 @@ pub(crate) async fn spending(
         ));
     }
     let saved = app.store.saved_by_spot(&span, by).await?;
-    let Summed { rows, total } = summed(&spent, &saved);
+    let Summed { mut rows, total } = summed(&spent, &saved);
+    name(&app, caller.project, &mut rows).await?;
     match Format::chosen(params.format, &headers) {
         Format::Json => {
             let table = Spending {
@@ -119,6 +121,23 @@ pub(crate) async fn spending(
         }
         format => table::rows(format, COLUMNS, rows).await,
     }
+}
+
+/// Says the name of each row's experiment.
+async fn name(app: &App, project: ProjectId, rows: &mut [SpendingRow]) -> Result<(), Problem> {
+    let ids: BTreeSet<Uuid> = rows
+        .iter()
+        .filter_map(|row| Some(row.experiment_id?.0))
+        .collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = ids.into_iter().collect();
+    let names = app.store.experiment_names(project, &ids).await?;
+    for row in rows {
+        row.experiment_name = row.experiment_id.and_then(|id| names.get(&id.0).cloned());
+    }
+    Ok(())
 }
 
 fn span(params: &SpendingParams, project: ProjectId, now: DateTime<Utc>) -> Result<Span, Problem> {

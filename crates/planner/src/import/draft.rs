@@ -110,9 +110,10 @@ impl<'a> Draft<'a> {
         let mut nowhere = Vec::new();
         for (pointer, answer) in self.answers {
             if !put(&mut self.spec, pointer, answer.clone()) {
+                let shown: String = pointer.chars().take(POINTER_SHOWN).collect();
                 nowhere.push(Unreadable {
-                    pointer: format!("/answers/{}", escaped(pointer)),
-                    why: format!("{pointer:?} is no place in an experiment"),
+                    pointer: format!("/answers/{}", escaped(&shown)),
+                    why: format!("{shown:?} is no place in an experiment"),
                     fix: "name the place by a JSON pointer, as the questions do: /workload/total_tokens".to_owned(),
                 });
             }
@@ -136,11 +137,20 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Sets a value, with the objects above it; false if the pointer leads through something else.
+/// The deepest place in an experiment is not half as deep; what is nested without a bound overflows the stack when it is
+/// written or dropped.
+const DEPTH_MAX: usize = 32;
+/// Letters of a pointer that an error repeats.
+const POINTER_SHOWN: usize = 120;
+
+/// Sets a value, with the objects above it; false if the pointer leads through something else, or too deep.
 fn put(spec: &mut Value, pointer: &str, value: Value) -> bool {
     let Some(path) = pointer.strip_prefix('/') else {
         return false;
     };
+    if path.split('/').nth(DEPTH_MAX).is_some() {
+        return false;
+    }
     let mut at = spec;
     for part in path.split('/') {
         let name = part.replace("~1", "/").replace("~0", "~");

@@ -161,6 +161,14 @@ impl<'a> Hyperparameters<'a> {
         is_named || self.is_on("gradient_checkpointing") || self.is_on("activation_checkpointing")
     }
 
+    /// Bits of the frozen base's weights, by flags of transformers' BitsAndBytesConfig or LLaMA-Factory's own count.
+    pub(super) fn base_weight_bits(&self) -> Option<(u64, &'static str)> {
+        let flags = [("load_in_4bit", 4), ("load_in_8bit", 8)];
+        let flag = flags.into_iter().find(|(name, _)| self.is_on(name));
+        let flag = flag.map(|(name, bits)| (bits, name));
+        flag.or_else(|| self.count(&["quantization_bit"]))
+    }
+
     pub(super) fn precision(&self) -> Option<(Precision, &'static str)> {
         let flags = [
             ("fp8", Precision::Fp8),

@@ -143,9 +143,19 @@ pub(super) fn name(body: &Value, draft: &mut Draft<'_>) {
             "/ResourceConfig/InstanceGroups",
             "heterogeneous clusters cannot be compared: the first group's type is taken",
         ),
+        (
+            "/ResourceConfig/InstancePreferences",
+            "a candidate has one type: the first preference is taken",
+        ),
     ] {
         if body.pointer(pointer).is_some_and(is_set) {
             draft.leave_out(&dotted(pointer), why);
         }
+    }
+    if body.pointer("/OutputDataConfig/CompressionType") == Some(&json!("NONE")) {
+        draft.leave_out(
+            "OutputDataConfig.CompressionType",
+            "models of its jobs are compressed, on billed time",
+        );
     }
 }

@@ -80,6 +80,24 @@ impl Material {
         }
     }
 
+    /// What a ModelTrainer says and no job is sent.
+    fn leave_out_of_trainer(&mut self, entries: &Map<String, Value>) {
+        let source = entries.get("source_code");
+        let command = source.and_then(|source| source.get("command"));
+        if command.is_some_and(Value::is_string) {
+            self.left_out.push((
+                "source_code.command",
+                "its command is not sent: set workload.container_entrypoint",
+            ));
+        }
+        if entries.get("hyperparameters").is_some_and(Value::is_string) {
+            self.left_out.push((
+                "hyperparameters",
+                "the file is not here: write what it says into workload.hyperparameters",
+            ));
+        }
+    }
+
     fn add(&mut self, document: &Value, stamp: &str) -> Result<(), Refused> {
         if let Value::String(name) = document {
             let model = known_models::find(name).ok_or_else(|| unknown_model(name))?;
@@ -119,6 +137,7 @@ impl Material {
                 self.local_sources = entries
                     .get("source_code")
                     .is_some_and(|source| is_local(source.get("source_dir")));
+                self.leave_out_of_trainer(&entries);
                 self.body = trainer::said(&entries);
             }
             Kind::Estimator => {
@@ -300,7 +319,11 @@ fn forget_unknown_account(body: &mut Value, arguments: &Map<String, Value>) {
 
 /// The body that the SDK would send, without what was not said.
 fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
-    let mut filled = arguments.clone();
+    // Python's None says nothing.
+    let mut said = arguments.clone();
+    said.retain(|_, value| !value.is_null());
+    let arguments = &said;
+    let mut filled = said.clone();
     filled.remove(COMPILER);
     let image = arguments.get("image_uri").and_then(Value::as_str);
     if let Some(region) = image.and_then(registry_region) {

@@ -8,7 +8,7 @@ use super::hyperparameters::Hyperparameters;
 use super::material::Material;
 use super::trainer_config::Fsdp;
 use crate::lint::job::{self, Job};
-use crate::predict::fit::{Verdict, fit};
+use crate::predict::fit::{Verdict, fit, shares};
 use crate::predict::strategy::{Question, advise};
 use crate::setup::Setup;
 
@@ -116,6 +116,10 @@ fn launched_as(job: &Job, told: &Hyperparameters<'_>, profile: &mut ProfileSpec)
 }
 
 fn split_by_fsdp(fsdp: Fsdp, instance: &InstanceType, profile: &mut ProfileSpec) {
+    // It is PyTorch's own, whatever starts the processes.
+    if !shares(profile.library) {
+        profile.library = ParallelLibrary::Torchrun;
+    }
     profile.zero_stage = fsdp.zero_stage;
     profile.cpu_offload = match (fsdp.is_offloaded, fsdp.zero_stage) {
         (false, _) => CpuOffload::None,
@@ -123,7 +127,11 @@ fn split_by_fsdp(fsdp: Fsdp, instance: &InstanceType, profile: &mut ProfileSpec)
         (true, _) => CpuOffload::Optimizer,
     };
     let each = instance.accelerator_count.max(1);
-    profile.hybrid_shard_degree = fsdp.is_hybrid.then_some(each);
+    let has_groups = matches!(
+        profile.library,
+        ParallelLibrary::Torchrun | ParallelLibrary::SmpV2
+    );
+    profile.hybrid_shard_degree = (fsdp.is_hybrid && has_groups).then_some(each);
 }
 
 /// A job that runs although its model would not fit as its arguments say is split by its script: the first ZeRO stage
@@ -138,7 +146,12 @@ pub(super) fn split_if_needed(question: Question<'_>, stated: &ProfileSpec) -> O
         };
         fit(setup).verdict
     };
-    if verdict(stated) != Verdict::DoesNotFit {
+    // SageMaker's library shards by its own parameters.
+    let is_smp = matches!(
+        stated.library,
+        ParallelLibrary::SmpV1 | ParallelLibrary::SmpV2
+    );
+    if is_smp || verdict(stated) != Verdict::DoesNotFit {
         return None;
     }
     // Those that split nothing by themselves.

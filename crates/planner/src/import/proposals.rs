@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use bakeoff_domain::catalog::cluster::Cluster;
-use bakeoff_domain::catalog::model::ModelShape;
+use bakeoff_domain::catalog::model::{ModelShape, is_sound};
 use bakeoff_domain::catalog::{self, InstanceType, regions};
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::number::real;
@@ -101,6 +101,7 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
         );
     }
     let batch = global_batch(&told, own, replica_size(&job), draft);
+    let script = script_formats(&told, shape.as_ref(), draft);
     let mut choices: Vec<ProposedCandidate> = own
         .into_iter()
         .map(|own| {
@@ -110,7 +111,7 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
             };
             ProposedCandidate {
                 cluster: own,
-                profile: own_profile(material, &told, of),
+                profile: own_profile(material, &told, of).with_formats_of(&script),
                 tokens_per_second: None,
                 usd_per_hour: None,
                 usd_per_hour_max: None,
@@ -129,6 +130,7 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
             precision,
             global_batch: batch,
             cluster,
+            script: Some(&script),
             calibration: known.calibration,
         };
         for choice in &mut choices {
@@ -162,7 +164,34 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
 fn described(draft: &Draft<'_>) -> Option<ModelShape> {
     let shape = draft.get("/workload/model").cloned().unwrap_or_default();
     let shape: Option<ModelShape> = serde_json::from_value(with_answers(shape, draft)).ok();
-    shape.filter(ModelShape::is_described)
+    shape.filter(|shape| shape.is_described() && is_sound(shape))
+}
+
+/// How the script keeps its numbers: only a base that adapters leave frozen is loaded in 4 or 8 bits.
+fn script_formats(
+    told: &Hyperparameters<'_>,
+    shape: Option<&ModelShape>,
+    draft: &mut Draft<'_>,
+) -> ProfileSpec {
+    let mut script = ProfileSpec::of_batch(1, 1);
+    let Some((bits, member)) = told.base_weight_bits() else {
+        return script;
+    };
+    let is_adapted = shape.is_some_and(|shape| shape.lora_rank.is_some());
+    match u8::try_from(bits) {
+        Ok(bits @ (4 | 8)) if is_adapted => script.base_weight_bits = bits,
+        Ok(4 | 8) if shape.is_none() => {}
+        Ok(4 | 8) => draft.leave_out(
+            &told.place(member),
+            "nothing says the rank of its adapters, and only the frozen base of adapters is loaded so: give model.lora_rank \
+             and each profile's base_weight_bits, or 16 bits are assumed",
+        ),
+        _ => draft.leave_out(
+            &told.place(member),
+            "weights are predicted as of 16, 8 or 4 bits: give each profile's base_weight_bits, or 16 are assumed",
+        ),
+    }
+    script
 }
 
 /// The model with what was answered of its parts.

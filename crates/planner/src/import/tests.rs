@@ -335,15 +335,28 @@ fn many_jobs_below_a_long_name_stay_small() {
     assert!(errors.iter().all(|error| error.why.len() < 10_000));
 }
 
-/// As `axolotl train` takes it, with a job's image beside it.
+/// An answer's pointer is text, which no limit of JSON's depth bounds.
 #[test]
-fn an_axolotl_configuration_tells_model_batch_length_and_adapter() {
-    let config = json!({
+fn an_answer_to_a_place_without_bottom_is_refused() {
+    let deep = "/x".repeat(200_000);
+    let errors = imported(&[json!("gpt2")], &[(&deep, json!(1))]).unwrap_err();
+    assert!(errors[0].why.ends_with("is no place in an experiment"));
+    assert!(errors[0].why.len() + errors[0].pointer.len() < 1000);
+}
+
+/// As `axolotl train` takes it, with a job's image beside it.
+fn axolotl() -> Value {
+    json!({
         "base_model": "Qwen/Qwen2.5-7B", "load_in_4bit": true, "adapter": "qlora", "lora_r": 32, "lora_alpha": 16,
         "sequence_len": 4096, "sample_packing": true, "gradient_accumulation_steps": 4, "micro_batch_size": 2,
         "num_epochs": 4, "optimizer": "paged_adamw_32bit", "learning_rate": 0.0002, "bf16": "auto", "fp16": null,
         "gradient_checkpointing": true, "datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca"}], "deepspeed": "zero2.json"
-    });
+    })
+}
+
+#[test]
+fn an_axolotl_configuration_tells_model_batch_length_and_adapter() {
+    let config = axolotl();
     let import = imported(std::slice::from_ref(&config), &[]).unwrap();
     let model = &import.spec["workload"]["model"];
     assert_eq!(
@@ -372,15 +385,38 @@ fn an_axolotl_configuration_tells_model_batch_length_and_adapter() {
         .iter()
         .map(|one| one.member.as_str())
         .collect();
-    assert_eq!(
-        members,
-        ["quantised weights", "deepspeed", "the configuration file"]
-    );
+    assert_eq!(members, ["deepspeed", "the configuration file"]);
     // An adapter's figures mean nothing where none is trained.
     let mut full = config;
     full["adapter"] = Value::Null;
     let import = imported(&[full], &[]).unwrap();
     assert_eq!(import.spec["workload"]["model"].get("lora_rank"), None);
+}
+
+/// Only the frozen base of adapters is loaded in four bits.
+#[test]
+fn bits_of_a_frozen_base_are_those_of_all_candidates() {
+    let kept = |import: &Import| -> Vec<u64> {
+        let candidates = import.spec["candidates"].as_array().unwrap();
+        let bits = candidates
+            .iter()
+            .map(|one| &one["profile"]["base_weight_bits"]);
+        bits.map(|bits| bits.as_u64().unwrap_or(16)).collect()
+    };
+    let import = imported(&[axolotl()], &[]).unwrap();
+    let packed = kept(&import);
+    assert!(
+        packed.len() > 1 && packed.iter().all(|bits| *bits == 4),
+        "{packed:?}"
+    );
+    let mut full = axolotl();
+    full["adapter"] = Value::Null;
+    let import = imported(&[full], &[]).unwrap();
+    assert!(kept(&import).iter().all(|bits| *bits == 16));
+    let mut left_out = import.left_out.iter();
+    let left_out = left_out.find(|one| one.member == "load_in_4bit in Axolotl's configuration");
+    let why = &left_out.unwrap().why;
+    assert!(why.contains("give model.lora_rank"), "{why}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ const LLAMA_FACTORY: &str = "LLaMA-Factory's configuration";
 const ARGUMENTS: &str = "its TrainingArguments";
 const ACCELERATE: &str = "accelerate's configuration";
 
+const FULL_SHARD: &str = "FULL_SHARD";
 const FILE: &str = "the configuration file";
 const NOT_HERE: &str = "the file is not here: send DeepSpeed's configuration as another document";
 
@@ -87,13 +88,6 @@ impl TrainerConfig {
         let is_auto = self.settings.get("bf16").map(String::as_str) == Some("auto");
         if is_auto || is_on("pure_bf16") {
             self.settings.insert("bf16".to_owned(), "true".to_owned());
-        }
-        let bits = entries.get("quantization_bit").and_then(Value::as_u64);
-        if is_on("load_in_4bit") || is_on("load_in_8bit") || bits.is_some() {
-            self.left_out.push((
-                "quantised weights",
-                "memory and speed are predicted as for weights of 16 bits",
-            ));
         }
         self.split = match entries.get("deepspeed") {
             Some(Value::Object(inline)) => Some(inline.clone()),
@@ -167,6 +161,10 @@ impl TrainerConfig {
                     .extend(told.map(|told| (steps.to_owned(), told.to_string())));
             }
             (Some("FSDP"), _) => self.fsdp = Fsdp::of(entries),
+            (Some("MEGATRON_LM"), _) => self.left_out.push((
+                "megatron_lm_config",
+                "give each profile its tensor_parallel_degree and pipeline_parallel_degree",
+            )),
             _ => {}
         }
         let fsdp = of("fsdp_config");
@@ -233,19 +231,33 @@ impl Fsdp {
         let words = match entries.get("fsdp") {
             Some(Value::String(text)) => text.to_ascii_uppercase(),
             Some(Value::Array(words)) => json!(words).to_string().to_ascii_uppercase(),
+            // Transformers, training_args.py: True is full_shard.
+            Some(Value::Bool(true)) => FULL_SHARD.to_owned(),
             _ => String::new(),
         };
         let strategy = of_config(&["fsdp_sharding_strategy", "sharding_strategy"]);
         let reshards = of_config(&["fsdp_reshard_after_forward", "reshard_after_forward"]);
         let offloads = of_config(&["fsdp_offload_params", "offload_params"]);
         let is_offloaded = offloads.as_deref() == Some("TRUE") || words.contains("OFFLOAD");
-        let told = strategy.or(reshards).unwrap_or(words);
+        let told = strategy
+            .or(reshards)
+            .or_else(|| (!words.is_empty()).then_some(words))
+            .or_else(|| is_plain(entries).then(|| FULL_SHARD.to_owned()))?;
         Some(Self {
             zero_stage: stage(&told)?,
             is_hybrid: matches!(told.as_str(), "4" | "5") || told.contains("HYBRID_SHARD"),
             is_offloaded,
         })
     }
+}
+
+/// FSDP without a word of how: accelerate's plugin shards everything, and so does the second version.
+fn is_plain(entries: &Map<String, Value>) -> bool {
+    let config = entries.get("fsdp_config").and_then(Value::as_object);
+    let of = |name: &str| entries.get(name).or_else(|| config?.get(name));
+    let is_second = of("fsdp_version")
+        .is_some_and(|version| version.as_u64() == Some(2) || version.as_str() == Some("2"));
+    is_second || entries.get("distributed_type") == Some(&json!("FSDP"))
 }
 
 fn stage(strategy: &str) -> Option<u8> {

@@ -380,13 +380,21 @@ pub(super) fn needless(setup: Setup<'_>, at: &str, findings: &mut Vec<Finding>) 
     let fit = fit::fit(setup.under(&lower));
     if profile.zero_stage == 3 && fit.verdict == Verdict::Fits {
         let pointer = format!("{at}/zero_stage");
+        let mut patch = vec![
+            Operation::set(&format!("{at}/cpu_offload"), "none"),
+            Operation::set(&pointer, 1),
+        ];
+        if profile.hybrid_shard_degree.is_some() {
+            // Groups need stage 2 or 3.
+            patch.push(Operation::remove(&format!("{at}/hybrid_shard_degree")));
+        }
         findings.push(
             found("sharding-not-needed", &pointer)
                 .says(format!(
                     "with stage 1 it needs {}: stage 3 gathers every weight in every micro-step, forward and backward",
                     room(&fit)
                 ))
-                .patch(vec![Operation::set(&format!("{at}/cpu_offload"), "none"), Operation::set(&pointer, 1)]),
+                .patch(patch),
         );
     }
 }

@@ -3,6 +3,7 @@
 use bakeoff_domain::catalog::InstanceType;
 use bakeoff_domain::spec::{CpuOffload, Precision, Recompute};
 
+use super::fit::weight_bytes;
 use super::{EFFECTS, Hardware, Setting, UNFITTED};
 use crate::setup::Setup;
 
@@ -14,6 +15,11 @@ const HOST_MEMORY: f64 = 200e9;
 /// Bytes/s between an accelerator and pageable host memory, copied layer by layer without overlap:
 /// one published log of two runs reached about this.
 const PAGEABLE: f64 = 1.5e9;
+
+/// Bytes moved in each micro-step for a frozen weight that is held in 4 or 8 bits and unpacked for each pass: by pairs of
+/// published runs with and without (Qwen's 1.8B and 7B on one A100, six lengths each; QwenLM/Qwen, README), which took
+/// 20 and 27 ps longer a weight, at 2 TB/s. More than the passes themselves move: the kernels do not reach the bandwidth.
+const UNPACKED: f64 = 48.0;
 
 /// The hardware of an instance type; `None` if the catalog lacks a figure that speed depends on.
 pub fn hardware(instance: &InstanceType, precision: Precision) -> Option<Hardware> {
@@ -56,6 +62,24 @@ fn layer_bytes(setup: Setup<'_>) -> f64 {
     let tokens =
         f64::from(model.sequence_length) * f64::from(setup.profile.micro_batch_per_gpu.max(1));
     2.0 * width(setup.precision) * tokens * f64::from(model.hidden) * f64::from(model.layers)
+}
+
+/// Bytes that an accelerator moves to unpack the layers' frozen weights; embeddings and the head are not packed.
+fn unpacked_bytes(setup: Setup<'_>) -> f64 {
+    let (model, profile) = (setup.model, setup.profile);
+    if profile.base_weight_bits >= 16 {
+        return 0.0;
+    }
+    let degrees = [
+        profile.tensor_parallel_degree,
+        profile.pipeline_parallel_degree,
+    ];
+    let split: f64 = degrees
+        .map(|degree| f64::from(degree.max(1)))
+        .iter()
+        .product();
+    // Also those of experts that few tokens are sent to.
+    UNPACKED * f64::from(model.layers) * model.layer_parameters() / split
 }
 
 /// Seconds spent waiting for the host.
@@ -121,7 +145,8 @@ fn setting(setup: Setup<'_>) -> Setting {
     let collectives = match profile.zero_stage {
         0 | 1 => 2.0 * share / accumulation,
         2 => share * (1.0 + 1.0 / accumulation),
-        _ => 2.0 + share,
+        // Two gathers, relative to weights of two bytes; packed weights travel as they are kept.
+        _ => weight_bytes(profile, Precision::Bf16) + share,
     };
     let is_copied_between = profile.hybrid_shard_degree.is_some_and(|degree| {
         f64::from(degree) * tensor * pipeline <= f64::from(cluster.instance.accelerator_count)
@@ -161,6 +186,7 @@ fn setting(setup: Setup<'_>) -> Setting {
                 sharers
             },
         width: width(precision),
+        unpacked_bytes: unpacked_bytes(setup),
         split: tensor * pipeline * context,
         tensor,
         pipeline,
@@ -195,6 +221,9 @@ const CONTEXT: f64 = 0.25;
 /// experts, and what sending them there costs.
 const EXPERTS: f64 = 0.40;
 
+/// Uncertainty of frozen weights of 4 or 8 bits, of which two models on one machine are known.
+const PACKED: f64 = 0.15;
+
 /// Scatter of what was not fitted, as a standard deviation in logarithms.
 fn unfitted(setup: Setup<'_>) -> f64 {
     let has_effect = effects(setup).iter().any(|effect| *effect > 0.0);
@@ -214,7 +243,13 @@ fn unfitted(setup: Setup<'_>) -> f64 {
     } else {
         0.0
     };
+    let of_packed = if setup.profile.base_weight_bits < 16 {
+        PACKED
+    } else {
+        0.0
+    };
     of_precision
+        .hypot(of_packed)
         .hypot(of_effects)
         .hypot(of_experts)
         .hypot(of_context)

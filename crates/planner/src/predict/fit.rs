@@ -108,8 +108,8 @@ pub fn verdict_of(need_gib: f64, card_gib: f64) -> Verdict {
     verdict::BAND.verdict(Need::exactly(need_gib), Some(card_gib))
 }
 
-/// Bytes of a frozen or trained weight as the script holds it.
-fn weight_bytes(profile: &ProfileSpec, precision: Precision) -> f64 {
+/// Bytes of a layer's weight as the script holds it.
+pub(super) fn weight_bytes(profile: &ProfileSpec, precision: Precision) -> f64 {
     match (profile.base_weight_bits, precision) {
         // Four bits, and their scales.
         (..=4, _) => 0.56,
@@ -117,6 +117,17 @@ fn weight_bytes(profile: &ProfileSpec, precision: Precision) -> f64 {
         (_, Precision::Fp32) => 4.0,
         _ => 2.0,
     }
+}
+
+/// Bytes of a frozen base: only the layers' matrices are packed, not the embeddings, the head and the norms.
+fn frozen_bytes(model: &ModelShape, profile: &ProfileSpec, precision: Precision) -> f64 {
+    let plain = if precision == Precision::Fp32 {
+        4.0
+    } else {
+        2.0
+    };
+    let packed = f64::from(model.layers) * model.layer_parameters();
+    weight_bytes(profile, precision) * packed + plain * (model.parameters() - packed)
 }
 
 /// GiB of one accelerator that a job can use.
@@ -285,7 +296,7 @@ fn states(model: &ModelShape, profile: &ProfileSpec, precision: Precision, n: f6
         (_, OptimizerStates::Int8) => (2.0, INT8_STATES),
     };
     let held = if model.lora_rank.is_some() {
-        weight_bytes(profile, precision) * all
+        frozen_bytes(model, profile, precision)
     } else {
         each * all
     };

@@ -65,6 +65,8 @@ pub struct Setting {
     pub optimised: f64,
     /// Bytes per number, relative to 16 bits.
     pub width: f64,
+    /// Bytes that each accelerator moves in a micro-step to unpack frozen weights of 4 or 8 bits.
+    pub unpacked_bytes: f64,
     /// Accelerators that share one micro-batch: tensor × pipeline × context.
     pub split: f64,
     pub tensor: f64,
@@ -96,7 +98,7 @@ const YARDSTICK_PEAK: f64 = 312e12;
 pub struct Seconds {
     pub matrix_products: f64,
     pub attention: f64,
-    /// Elementwise operations and logits: memory traffic.
+    /// Elementwise operations, logits, and unpacking frozen weights: memory traffic.
     pub memory: f64,
     /// Within the instance, not overlapped with computing.
     pub communication: f64,
@@ -163,7 +165,8 @@ fn computing(theta: &[f64; COUNT], hardware: &Hardware, setting: &Setting) -> Co
             * share;
     let memory = (element * layers * hidden * wide * again + logit * vocabulary) * tokens
         / hardware.bandwidth
-        * share;
+        * share
+        + setting.unpacked_bytes / hardware.bandwidth;
     Computing {
         matrix_products,
         attention,

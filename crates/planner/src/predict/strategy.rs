@@ -3,13 +3,16 @@
 //! batch; and the traffic that results. [`crate::predict::fit`] estimates memory and
 //! [`crate::predict`] estimates speed; this file searches, and explains the result.
 
+mod smallest_change;
+
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::ModelShape;
 use bakeoff_domain::spec::{CpuOffload, ParallelLibrary, Precision, ProfileSpec, runs_on};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+pub use self::smallest_change::{Change, smallest_change};
 use crate::predict::fit::{self, Fit, Verdict};
 use crate::predict::{Calibration, Case};
 use crate::render::deepspeed;
@@ -81,6 +84,8 @@ pub struct Question<'a> {
     /// Sequences per step, over all accelerators.
     pub global_batch: u64,
     pub cluster: Cluster<'a>,
+    /// A profile of the same script, for the formats in which it keeps its numbers; the usual ones where there is none.
+    pub script: Option<&'a ProfileSpec>,
     pub calibration: &'a Calibration,
 }
 
@@ -98,6 +103,15 @@ impl<'a> Question<'a> {
             profile,
             precision: self.precision,
             cluster: self.cluster,
+        }
+    }
+
+    /// The script's own formats, and nothing split.
+    fn unsplit(&self) -> ProfileSpec {
+        let plain = ProfileSpec::of_batch(self.global_batch, self.accelerators());
+        match self.script {
+            Some(script) => plain.with_formats_of(script),
+            None => plain,
         }
     }
 
@@ -208,9 +222,11 @@ fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Fittin
         let Some(best) = best(search(question, CpuOffload::None, split)) else {
             continue;
         };
-        reasons.push(format!(
-            "every layer is split over {tensor} accelerators of one instance"
-        ));
+        if tensor > 1 {
+            reasons.push(format!(
+                "every layer is split over {tensor} accelerators of one instance"
+            ));
+        }
         if pipeline > 1 {
             reasons.push(format!(
                 "the layers form a pipeline of {pipeline} stages across the instances"
@@ -227,11 +243,12 @@ fn split_up(question: &Question<'_>, reasons: &mut Vec<String>) -> Option<Fittin
 }
 
 /// The ZeRO stages to try, simplest first.
-fn stages(offload: CpuOffload, replicas: u64, tensor: u32) -> impl Iterator<Item = u8> {
+fn stages(offload: CpuOffload, replicas: u64, split: Split) -> impl Iterator<Item = u8> {
+    let is_whole = split.tensor * split.pipeline == 1;
     STAGES.into_iter().filter(move |stage| match offload {
         // A single replica has nothing to shard.
         CpuOffload::None if replicas == 1 => *stage == 0,
-        CpuOffload::None => tensor == 1 || *stage <= 1,
+        CpuOffload::None => is_whole || *stage <= 1,
         CpuOffload::Optimizer => *stage >= 2,
         CpuOffload::OptimizerAndParameters => *stage == 3,
     })
@@ -246,7 +263,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fit
     }
     let each = question.global_batch / replicas;
     let mut all = Vec::new();
-    for stage in stages(offload, replicas, tensor) {
+    for stage in stages(offload, replicas, split) {
         for recomputes in [false, true] {
             for micro in (1..=each.min(MICRO_BATCH_MAX)).filter(|micro| each.is_multiple_of(*micro))
             {
@@ -264,7 +281,7 @@ fn search(question: &Question<'_>, offload: CpuOffload, split: Split) -> Vec<Fit
                     tensor_parallel_degree: tensor,
                     pipeline_parallel_degree: pipeline,
                     library: library(question, stage, split),
-                    ..ProfileSpec::of_batch(question.global_batch, question.accelerators())
+                    ..question.unsplit()
                 };
                 let fit = question.fit(&profile);
                 if fit.verdict != Verdict::Fits {
@@ -475,118 +492,6 @@ pub fn traffic(model: &ModelShape, profile: &ProfileSpec, accelerators: u32) -> 
         },
     );
     all
-}
-
-/// A change to a profile.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Change {
-    pub text: String,
-    /// Members of the profile, with their new values.
-    pub settings: Map<String, Value>,
-}
-
-/// The cheapest change that makes a profile fit; `None` if no setting of the profile can.
-pub fn smallest_change(setup: Setup<'_>) -> Option<Change> {
-    let profile = setup.profile;
-    let per_step = profile
-        .micro_batch_per_gpu
-        .saturating_mul(profile.gradient_accumulation_steps);
-    let micros: Vec<u32> = divisors(per_step)
-        .into_iter()
-        .rev()
-        .filter(|micro| *micro <= profile.micro_batch_per_gpu)
-        .take(64)
-        .collect();
-    let stages = profile.zero_stage..=3;
-    let mut tried = Vec::new();
-    // Cheapest first: accumulate more, shard more, recompute, and only then offload to the host.
-    for offload in OFFLOADS
-        .into_iter()
-        .filter(|offload| *offload as u8 >= profile.cpu_offload as u8)
-    {
-        for recomputes in [profile.activation_checkpointing, true] {
-            for stage in stages.clone() {
-                let is_possible = match offload {
-                    CpuOffload::None => true,
-                    CpuOffload::Optimizer => stage >= 1,
-                    CpuOffload::OptimizerAndParameters => stage == 3,
-                };
-                if is_possible {
-                    tried.extend(micros.iter().map(|micro| ProfileSpec {
-                        micro_batch_per_gpu: *micro,
-                        gradient_accumulation_steps: per_step / micro,
-                        activation_checkpointing: recomputes,
-                        zero_stage: stage,
-                        cpu_offload: offload,
-                        ..profile.clone()
-                    }));
-                }
-            }
-        }
-    }
-    let fits = |wanted: &ProfileSpec| fit::fit(setup.under(wanted)).verdict == Verdict::Fits;
-    tried
-        .into_iter()
-        .find(fits)
-        .map(|found| difference(profile, &found))
-}
-
-/// The divisors of a number, in ascending order.
-fn divisors(number: u32) -> Vec<u32> {
-    let small: Vec<u32> = (1..=number.isqrt())
-        .filter(|divisor| number.is_multiple_of(*divisor))
-        .collect();
-    let large = small
-        .iter()
-        .rev()
-        .map(|divisor| number / divisor)
-        .filter(|large| !small.contains(large));
-    small.iter().copied().chain(large).collect()
-}
-
-fn difference(from: &ProfileSpec, to: &ProfileSpec) -> Change {
-    let mut settings = Map::new();
-    let mut words = Vec::new();
-    let mut set = |name: &str, value: Value, text: String| {
-        settings.insert(name.to_owned(), value);
-        words.push(text);
-    };
-    if from.micro_batch_per_gpu != to.micro_batch_per_gpu {
-        let (micro, steps) = (to.micro_batch_per_gpu, to.gradient_accumulation_steps);
-        set(
-            "micro_batch_per_gpu",
-            json!(micro),
-            format!("micro_batch_per_gpu {micro}"),
-        );
-        set(
-            "gradient_accumulation_steps",
-            json!(steps),
-            format!("gradient_accumulation_steps {steps} (the same global batch)"),
-        );
-    }
-    if from.activation_checkpointing != to.activation_checkpointing {
-        set(
-            "activation_checkpointing",
-            json!(true),
-            "activation_checkpointing true".to_owned(),
-        );
-    }
-    if from.zero_stage != to.zero_stage {
-        set(
-            "zero_stage",
-            json!(to.zero_stage),
-            format!("zero_stage {}", to.zero_stage),
-        );
-    }
-    if from.cpu_offload != to.cpu_offload {
-        let value = json!(to.cpu_offload);
-        let text = format!("cpu_offload {}", value.as_str().unwrap_or(""));
-        set("cpu_offload", value, text);
-    }
-    Change {
-        text: format!("set {}", words.join(", ")),
-        settings,
-    }
 }
 
 #[cfg(test)]

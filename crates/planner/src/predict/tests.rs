@@ -226,3 +226,28 @@ fn a_shared_sequence_costs_its_ring() {
     assert!(shared < alone, "{shared} {alone}");
     assert!(wide_high / wide_low > 1.5 * high / low);
 }
+
+/// Qwen's README, one A100 of 80 GB: seconds of a step of eight sequences with adapters, and with the base in four bits.
+#[test]
+fn a_base_of_four_bits_is_unpacked_in_each_micro_step() {
+    let model = |length: u32| -> ModelShape {
+        serde_json::from_value(serde_json::json!({"layers": 32, "hidden": 4096, "heads": 32, "intermediate": 11008,
+            "vocabulary": 151_936, "tied_embeddings": false, "sequence_length": length, "lora_rank": 64}))
+        .unwrap()
+    };
+    let published = [(2048, 5.2, 7.0), (4096, 10.1, 11.6), (8192, 21.3, 22.3)];
+    for (length, plain, packed) in published {
+        let model = model(length);
+        let of = |bits: u8| {
+            let mut profile = ProfileSpec::of_batch(1, 1);
+            profile.base_weight_bits = bits;
+            let case = Case::new(setup("ml.p4de.24xlarge", &model, &profile)).unwrap();
+            Calibration::shipped().speed(&case, 0.0)
+        };
+        let ([_, slow, _], [_, fast, _]) = (of(4), of(16));
+        let error = (slow / fast) / (plain / packed) - 1.0;
+        assert!(error.abs() < 0.15, "{length}: {error}");
+        let width = |[low, _, high]: [f64; 3]| high / low;
+        assert!(width(of(4)) > width(of(16)));
+    }
+}

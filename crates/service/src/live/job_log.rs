@@ -83,7 +83,9 @@ impl LogPlace {
                 at: at.parse().ok()?,
                 lines: lines.parse().ok()?,
             };
-            if stream.is_empty() || seen.len() >= STREAMS_MAX {
+            // It is sent back in a line of its own.
+            let is_name = !stream.is_empty() && !stream.chars().any(char::is_control);
+            if !is_name || seen.len() >= STREAMS_MAX {
                 return None;
             }
             seen.insert(stream.to_owned(), place);

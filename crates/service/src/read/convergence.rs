@@ -173,11 +173,9 @@ pub(super) async fn towards(
     for subject in &subjects {
         let curve = reports.curve(subject);
         reporting += usize::from(!curve.is_empty());
-        let first = convergence::reached(&curve, loss);
-        let tokens = first.and_then(|first| subject.tokens(first));
-        // A loss that is there before the first step needs no run.
-        reached.extend(tokens.filter(|tokens| *tokens > 0.0));
-        by_trial.extend(subject.reached(&curve, loss, over.contains(&subject.id)));
+        let own = subject.reached(&curve, loss, over.contains(&subject.id));
+        reached.extend(own.map(|(_, reached)| reached.tokens));
+        by_trial.extend(own);
         least = curve
             .iter()
             .map(|point| point.value)

@@ -204,6 +204,16 @@ pub(super) fn of_trial(
     };
     let is_over = trial.state.is_terminal();
     let figures = measured(&evidence.figures, trial.id.0, &shape, is_over, now);
+    // What spot saves is known only at the end.
+    let figures = match plan.purchase_option {
+        PurchaseOption::OnDemand => figures,
+        PurchaseOption::Spot => ComparisonRow {
+            remaining_usd: None,
+            remaining_usd_low: None,
+            remaining_usd_high: None,
+            ..figures
+        },
+    };
     let runs = attempt_runs(trial, attempts);
     let phases = PhaseSeconds::of(&runs);
     ComparisonRow {

@@ -8,7 +8,7 @@ use bakeoff_domain::diagnosis::{Diagnosis, Evidence, diagnose, signatures};
 use bakeoff_domain::event::Change;
 use bakeoff_domain::lifecycle::failure::{FailureClass, deserves_another_machine};
 use bakeoff_domain::sagemaker::log::{LogLine, last_bytes, one_line};
-use bakeoff_domain::spec::ProfileSpec;
+use bakeoff_domain::spec::{ProfileSpec, PurchaseOption};
 use chrono::TimeDelta;
 
 use crate::app::App;
@@ -187,7 +187,10 @@ async fn retry(app: &App, experiment: &Experiment, trial: &Trial) -> Result<(), 
 async fn stop_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
     let trials = app.store.trials_of(&[due.experiment_id.0]).await?;
     let own = trials.iter().find(|trial| trial.id == due.trial_id);
-    let option = own.map_or("", |own| own.plan.purchase_option.as_str());
+    let option = own.map_or("", |own| match own.plan.purchase_option {
+        PurchaseOption::OnDemand => "on demand",
+        PurchaseOption::Spot => "on spot",
+    });
     let ids: Vec<uuid::Uuid> = trials.iter().map(|trial| trial.id.0).collect();
     let figures = Figures::load(&app.store, &ids).await?;
     let twins = trials.iter().filter(|trial| {
@@ -199,7 +202,7 @@ async fn stop_twins(app: &App, due: &PostMortemDue) -> Result<(), StoreError> {
             .map(|twin| Judged {
                 trial: twin.id,
                 reason: format!(
-                    "stopped: {} {option} ran out of accelerator memory with the same profile on {}; add a candidate with a smaller micro-batch",
+                    "stopped: {} {option} ran out of accelerator memory on {} with the same profile; add a candidate with a smaller micro-batch",
                     due.candidate, due.instance_type
                 ),
             })

@@ -11,6 +11,7 @@ pub mod worst_case;
 use std::collections::BTreeMap;
 
 use bakeoff_domain::finding::flaws::Flaw;
+use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding};
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::decide::PipelineFunds;
@@ -233,11 +234,12 @@ pub async fn prepare(
                     "the experiment is in {own}, and the pipeline in {region}"
                 )));
             }
-            let budget_usd = spec.budget_usd.min(means.left());
+            let stated = spec.budget_usd;
+            let budget_usd = stated.min(means.left());
             let mut spec = ExperimentSpec { budget_usd, ..spec };
             labels::inherit(&mut spec.labels, &pipeline.spec.labels);
             let loaded = intake::load(app, pipeline.project_id, spec).await?;
-            planned(loaded).await
+            planned_within(loaded, stated, means).await
         }
         StepKind::FullRun => full_run(app, pipeline, body, row, means).await,
         StepKind::Model => model(app, pipeline, body.parsed()?).await,
@@ -351,10 +353,15 @@ async fn endpoint(
     })
 }
 
-/// Lints and plans, off the workers that answer requests.
-async fn planned(loaded: LoadedSpec) -> Result<PreparedStep, NotReady> {
+/// Lints and plans, off the workers that answer requests; findings where nothing can start.
+async fn prepared(
+    loaded: LoadedSpec,
+) -> Result<Result<PreparedExperiment, Vec<Finding>>, NotReady> {
     let prepared = tokio::task::spawn_blocking(move || loaded.prepare()).await;
-    let prepared = prepared.map_err(|error| NotReady::Later(error.to_string()))?;
+    prepared.map_err(|error| NotReady::Later(error.to_string()))
+}
+
+fn planned(prepared: Result<PreparedExperiment, Vec<Finding>>) -> Result<PreparedStep, NotReady> {
     let prepared = prepared.map_err(|findings| {
         let told = findings
             .iter()
@@ -362,6 +369,33 @@ async fn planned(loaded: LoadedSpec) -> Result<PreparedStep, NotReady> {
         NotReady::Never(told.collect::<Vec<_>>().join("; "))
     })?;
     Ok(PreparedStep::Experiment(Box::new(prepared)))
+}
+
+/// The same with what is left of the stated budget. Where that is too little for a trial that the stated one would hold, the
+/// step waits for what other steps only hold, rather than fail or go without candidates.
+async fn planned_within(
+    loaded: LoadedSpec,
+    stated: Usd,
+    means: PipelineFunds,
+) -> Result<PreparedStep, NotReady> {
+    let prepared = prepared(loaded).await?;
+    let is_cut = stated > means.left() && means.held_usd > Usd::ZERO;
+    let is_of_budget = |finding: &Finding| finding.rule == BUDGET_BELOW_TRIAL;
+    let is_short = match &prepared {
+        Ok(prepared) => {
+            let would_fit = |plan: &TrialPlan| {
+                let worst = plan.worst_case.map(|worst| worst.total_usd);
+                plan.refused && worst.is_some_and(|worst| worst <= stated)
+            };
+            prepared.findings.iter().any(is_of_budget)
+                && prepared.trials.iter().any(|(_, plan)| would_fit(plan))
+        }
+        Err(findings) => findings.iter().any(is_of_budget),
+    };
+    if is_cut && is_short {
+        return Err(short(stated, means));
+    }
+    planned(prepared)
 }
 
 async fn full_run(
@@ -385,10 +419,11 @@ async fn full_run(
         Some(row) => (Some(row.candidate.clone()), Some(row.purchase_option)),
         None => (asked.candidate, asked.purchase_option),
     };
+    let stated = asked.budget_usd;
     let asked = FullRunSpec {
         candidate,
         purchase_option: option,
-        budget_usd: asked.budget_usd.min(means.left()),
+        budget_usd: stated.min(means.left()),
         ..asked
     };
     let experiment = app.store.experiment(pipeline.project_id, of).await?;
@@ -396,7 +431,7 @@ async fn full_run(
         .filter(|experiment| experiment.deleted_at.is_none())
         .ok_or_else(|| NotReady::Never(format!("there is no experiment {of} in this project")))?;
     let found = full_run::load(app, &experiment, &asked, Purpose::Start).await?;
-    planned(found.loaded).await
+    planned_within(found.loaded, stated, means).await
 }
 
 async fn model(
@@ -560,8 +595,14 @@ async fn reused(
     let uris = uris.into_iter().flatten();
     for uri in uris.filter_map(|(_, uri)| uri.as_str()) {
         app.pulse.beat();
-        if !app.place.aws.has_objects(uri).await.unwrap_or(false) {
-            return Ok(None);
+        match app.place.aws.has_objects(uri).await {
+            Ok(true) => {}
+            Err(AwsError::Throttled(why) | AwsError::Unknown(why) | AwsError::Expired(why)) => {
+                return Err(NotReady::Later(format!(
+                    "the outputs of the earlier, identical step cannot be listed yet: {why}"
+                )));
+            }
+            Ok(false) | Err(_) => return Ok(None),
         }
     }
     Ok(Some(PreparedStep::Reused { from, outputs }))

@@ -65,6 +65,9 @@ impl Store {
         let newer = sqlx::query_scalar!(
             r#"SELECT commit_sha FROM ci_runs
                WHERE template_id = $1 AND branch = $2 AND previous_commit = $3 AND commit_sha IS DISTINCT FROM $4
+                 -- What the branch was before is newer than this one: it was put back by several commits.
+                 AND NOT EXISTS (SELECT FROM ci_runs p WHERE p.template_id = $1 AND p.branch = $2 AND p.commit_sha = $4
+                                 AND p.id > ci_runs.id)
                ORDER BY id DESC LIMIT 1"#,
             delivery.template.0,
             trigger.branch,

@@ -350,6 +350,18 @@ impl Store {
         Ok(readings.transpose()?.unwrap_or_default())
     }
 
+    /// Has an experiment's trials send their image as it is written: nothing tells its digest.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn stop_pinning(&self, experiment: ExperimentId) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE experiments SET pins_image = false WHERE id = $1 AND pins_image AND image_digest IS NULL",
+            experiment.0,
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// Notes the digest that an experiment's image has; returns the one that counts, which is the first.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn pin_image(

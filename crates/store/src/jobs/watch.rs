@@ -205,6 +205,7 @@ impl Store {
         )
         .execute(&self.pool)
         .await?;
+        self.wake_others(now).await?;
         sqlx::query!(
             "UPDATE orphaned_jobs SET due_at = $1 WHERE settled_at IS NULL AND due_at > $1",
             now
@@ -237,6 +238,60 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(woken)
+    }
+
+    /// Makes everything else that waits due now. Rows count their claims, so that an older claim writes nothing; a
+    /// post-mortem is written once, whoever comes first, and does not pay for this with one of its tries.
+    async fn wake_others(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM pipelines WHERE due_at > $1 ORDER BY id FOR NO KEY UPDATE)
+               UPDATE pipelines p SET due_at = $1 FROM waiting WHERE p.id = waiting.id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM endpoints WHERE due_at > $1 ORDER BY id FOR NO KEY UPDATE)
+               UPDATE endpoints e SET due_at = $1 FROM waiting WHERE e.id = waiting.id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM model_packages WHERE due_at > $1 ORDER BY id FOR NO KEY UPDATE)
+               UPDATE model_packages p SET due_at = $1 FROM waiting WHERE p.id = waiting.id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT job_id FROM post_mortems WHERE due_at > $1 ORDER BY job_id FOR NO KEY UPDATE)
+               UPDATE post_mortems p SET due_at = $1, tries = greatest(tries - 1, 0) FROM waiting WHERE p.job_id = waiting.job_id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT run_id FROM ci_statuses WHERE due_at IS NOT NULL AND (due_at > $1 OR held_until > $1)
+                                ORDER BY run_id FOR NO KEY UPDATE)
+               UPDATE ci_statuses s
+               SET due_at = least(due_at, $1), held_until = CASE WHEN held_until > $1 THEN $1 ELSE held_until END
+               FROM waiting WHERE s.run_id = waiting.run_id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        sqlx::query!(
+            r#"WITH waiting AS (SELECT id FROM ci_unmeasured WHERE due_at IS NOT NULL AND (due_at > $1 OR held_until > $1)
+                                ORDER BY id FOR NO KEY UPDATE)
+               UPDATE ci_unmeasured u
+               SET due_at = least(due_at, $1), held_until = CASE WHEN held_until > $1 THEN $1 ELSE held_until END
+               FROM waiting WHERE u.id = waiting.id"#,
+            now
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Of the given jobs, those that no living attempt stands for and that are not tracked yet. Of

@@ -1,6 +1,8 @@
 //! Spending, summed from the ledger by day, experiment, trial or component, for usage within a time
 //! span.
 
+use std::collections::BTreeMap;
+
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::ledger::EntryComponent;
@@ -101,6 +103,22 @@ impl Store {
             })
         });
         spent.collect()
+    }
+
+    /// The names of experiments.
+    #[tracing::instrument(level = "debug", skip_all)]
+    pub async fn experiment_names(
+        &self,
+        project: ProjectId,
+        experiments: &[Uuid],
+    ) -> Result<BTreeMap<Uuid, String>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT id, name FROM experiments WHERE project_id = $1 AND id = ANY($2)",
+            project.0,
+            experiments,
+        );
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        Ok(rows.map(|row| (row.id, row.name)).collect())
     }
 
     /// Savings of ended attempts through managed spot: the training time that was not billed, at the

@@ -464,3 +464,17 @@ fn a_verdict_is_said_in_one_line() {
     let ended = Judgement::ended("superseded by b00b1e5d7e55").summary();
     assert_eq!(ended, "superseded by b00b1e5d7e55");
 }
+
+/// A loss that explodes, between two trials of which little is known: JSON has no infinity, and what is written must be
+/// read again.
+#[test]
+fn a_difference_beyond_all_bounds_is_written_and_read_again() {
+    let judged = verdict(&settings(), &[1.0, 1e300], &like(&[1.0]));
+    let text = serde_json::to_string(&judged).unwrap();
+    assert!(!text.contains("high_percent\":null"), "{text}");
+    assert_eq!(serde_json::from_str::<Judgement>(&text).unwrap(), judged);
+    // As earlier versions wrote it.
+    let old = r#"{"percent": 1.0, "low_percent": -2.0, "high_percent": null}"#;
+    let old: Change = serde_json::from_str(old).unwrap();
+    assert!(old.high_percent > 1e8);
+}

@@ -9,8 +9,10 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::embedded;
 
-/// Maximum entries read from a nested list: devices of a host.
-const DEVICES_MAX: usize = 64;
+/// Maximum entries read from a nested list: devices of a host, 72 in the largest.
+const DEVICES_MAX: usize = 1024;
+/// No longer path is built: a long name would be copied for each value below it, and none of that length is read.
+const PATH_MAX: usize = 1024;
 
 /// One field's value, as far as it is usable.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,11 +169,22 @@ fn flatten(key: &str, cell: Cell<'_>, into: &mut Vec<(String, Cell<'static>)>) {
         Cell::Nested(inner) => into.extend(
             inner
                 .into_iter()
-                .map(|(path, value)| (format!("{key}.{path}"), value)),
+                .map(|(path, value)| (joined(key, path), value)),
         ),
         Cell::Nothing => {}
         cell => into.push((key.to_owned(), cell.into_owned())),
     }
+}
+
+/// The path of a value below a name; where one of the two is too long, it alone, which is refused for that.
+fn joined(key: &str, path: String) -> String {
+    if path.len() >= PATH_MAX {
+        return path;
+    }
+    if key.len() >= PATH_MAX {
+        return key.chars().take(PATH_MAX).collect();
+    }
+    format!("{key}.{path}")
 }
 
 /// One record; nested objects are flattened, with their paths as names.
@@ -187,7 +200,7 @@ impl<'a> Record<'a> {
             Cell::Nested(inner) => self.cells.extend(
                 inner
                     .into_iter()
-                    .map(|(path, value)| (Cow::Owned(format!("{key}.{path}")), value)),
+                    .map(|(path, value)| (Cow::Owned(joined(&key, path)), value)),
             ),
             cell => self.cells.push((key, cell)),
         }

@@ -2,7 +2,7 @@
 //! read is counted and named.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -10,28 +10,17 @@ use super::cell::Cell;
 use super::clock;
 use super::columns::{Counter, Role, normalised};
 use super::devices::Devices;
+use super::fate::Fate;
 use super::plan::{Cells, Plan, Rows, listed, shown};
-use super::report::{NAMED_MAX, NotRead, ReadColumn, Report};
+use super::report::Report;
 use super::values::{Value, is_total_at_end};
 use super::{Batch, LineError, NAMES_MAX, POINTS_MAX, Point, ReadOptions};
 
 /// Maximum errors reported.
 const ERRORS_MAX: usize = 20;
-const NAME_LENGTH_MAX: usize = 255;
+pub(super) const NAME_LENGTH_MAX: usize = 255;
 /// Letters of a time that is shown.
 const LENGTH_SHOWN: usize = 40;
-
-/// What became of a column's cells.
-#[derive(Debug, Clone, Default)]
-struct Fate {
-    value: Option<Value>,
-    points: u64,
-    /// Cells that are no numbers, and the first of them.
-    unreadable: u64,
-    example: String,
-    /// Why other cells were left out.
-    left_out: BTreeMap<&'static str, u64>,
-}
 
 /// Reads all records.
 pub(super) fn batch(
@@ -65,7 +54,9 @@ pub(super) fn batch(
         batch: Batch::default(),
         index: HashMap::new(),
         elapsed: 0.0,
-        last_told: 0.0,
+        is_in_blocks: plan.is_in_blocks(&rows),
+        clocks: HashMap::new(),
+        anew: 0,
         step_before: 0.0,
         interval: 0.0,
         resumed: 0,
@@ -103,10 +94,18 @@ pub(super) fn batch(
 /// The numbers of each column that counts steps, with its name.
 fn rows_steps(rows: &Rows<'_>, plan: &Plan) -> Vec<(String, Counter, Option<f64>)> {
     let of_column = |(column, name): (usize, &str)| match plan.role(column) {
-        Role::Step(counter, _) => Some((name.to_owned(), counter, rows.numbers(column).last())),
+        Role::Step(counter, _) => Some((name.to_owned(), counter, plan.last(column))),
         _ => None,
     };
     rows.names().enumerate().filter_map(of_column).collect()
+}
+
+/// A clock that counts from the start.
+#[derive(Debug, Default)]
+struct SeriesClock {
+    /// Seconds of the sessions before this one.
+    over: f64,
+    last_told: f64,
 }
 
 struct Gathering<'r> {
@@ -118,11 +117,15 @@ struct Gathering<'r> {
     batch: Batch,
     /// Index of each name in the batch.
     index: HashMap<String, usize>,
-    /// Seconds that are over: of sessions before this one, or, where only the time of each step is known, their sum and
-    /// the step that it reaches.
+    /// Where only the time of each step or interval is known, their sum, and the step that it reaches.
     elapsed: f64,
-    last_told: f64,
     step_before: f64,
+    /// Whether each series counts its time from the same start.
+    is_in_blocks: bool,
+    /// Of each of them, or else of all.
+    clocks: HashMap<String, SeriesClock>,
+    /// How often such a clock began anew.
+    anew: u32,
     /// Steps between the last two records, and how often steps came again.
     interval: f64,
     resumed: u32,
@@ -245,6 +248,11 @@ impl Gathering<'_> {
 
     fn since_start(&mut self, cells: &Cells<'_>, step: Option<f64>) -> Option<f64> {
         if let Some((column, seconds)) = self.plan.elapsed(cells) {
+            let own = if self.is_in_blocks {
+                self.plan.series_of(cells)
+            } else {
+                String::new()
+            };
             self.used_clock.get_or_insert(column);
             if self.plan.counts_intervals {
                 // Records of one step are of one interval.
@@ -255,12 +263,15 @@ impl Gathering<'_> {
                 self.step_before = step.unwrap_or(self.step_before);
                 return Some(self.elapsed);
             }
-            // A clock that begins anew is that of a resumed run, or of the next epoch's progress bar.
-            if seconds < self.last_told / 2.0 {
-                self.elapsed += self.last_told;
+            // A clock that begins anew is that of a resumed run, or of the next epoch's progress bar; one of another
+            // metric's or device's records begins where theirs do.
+            let clock = self.clocks.entry(own).or_default();
+            if seconds < clock.last_told / 2.0 {
+                clock.over += clock.last_told;
+                self.anew += 1;
             }
-            self.last_told = seconds;
-            return Some(self.elapsed + seconds);
+            clock.last_told = seconds;
+            return Some(clock.over + seconds);
         }
         let step = step?;
         let of_step = cells.iter().find_map(|(column, cell)| {
@@ -481,6 +492,29 @@ impl Gathering<'_> {
         Ok(index)
     }
 
+    /// Says where times or steps fall back.
+    fn tell_resumes(&self, report: &mut Report) {
+        if self.anew > 0 {
+            report.note(
+                "time-again",
+                format!(
+                    "its time falls back {} times, as where a run is resumed: what came before was added",
+                    self.anew
+                ),
+            );
+        }
+        if self.resumed > 0 {
+            report.note(
+                "steps-again",
+                format!(
+                    "steps fall back {} times, as where a run is resumed: they were timed again, and the time in between \
+                     is not known",
+                    self.resumed
+                ),
+            );
+        }
+    }
+
     fn finish(mut self, mut report: Report) -> Batch {
         report.time = self
             .used_clock
@@ -515,16 +549,7 @@ impl Gathering<'_> {
                     .to_owned(),
             );
         }
-        if self.resumed > 0 {
-            report.note(
-                "steps-again",
-                format!(
-                    "steps fall back {} times, as where a run is resumed: they were timed again, and the time in between \
-                     is not known",
-                    self.resumed
-                ),
-            );
-        }
+        self.tell_resumes(&mut report);
         if let Some(epochs) = &self.plan.epochs {
             epochs.tell(&mut report);
         }
@@ -537,39 +562,10 @@ impl Gathering<'_> {
             );
         }
         for (name, fate) in self.names.into_iter().zip(self.fates) {
-            told(&name, fate, &mut report);
+            fate.tell(&name, &mut report);
         }
         self.batch.report = report;
         self.batch
-    }
-}
-
-/// Says what became of a column.
-fn told(column: &str, fate: Fate, report: &mut Report) {
-    let column: String = column.chars().take(NAME_LENGTH_MAX).collect();
-    if fate.points > 0 && report.columns.len() < NAMED_MAX {
-        let value = fate.value.as_ref();
-        report.columns.push(ReadColumn {
-            column: column.clone(),
-            metric: value.and_then(Value::standard).map(str::to_owned),
-            points: fate.points,
-            converted: value.and_then(Value::converted).map(str::to_owned),
-        });
-    }
-    let left_out = fate
-        .left_out
-        .into_iter()
-        .map(|(why, cells)| (why.to_owned(), cells));
-    let unreadable =
-        (fate.unreadable > 0).then(|| (format!("no number: {:?}", fate.example), fate.unreadable));
-    for (why, cells) in left_out.chain(unreadable) {
-        if report.not_read.len() < NAMED_MAX {
-            report.not_read.push(NotRead {
-                column: column.clone(),
-                why,
-                cells,
-            });
-        }
     }
 }
 

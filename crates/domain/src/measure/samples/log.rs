@@ -2,7 +2,7 @@
 //! counted.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -196,6 +196,8 @@ struct OpenRecord {
     /// The total of the training's progress bar.
     total: Option<String>,
     cells: Vec<(String, Cell<'static>)>,
+    /// Their names.
+    names: HashSet<String>,
     /// The line that the record begins on.
     begun_at: Option<usize>,
 }
@@ -240,7 +242,7 @@ impl OpenRecord {
             };
             let name = name.as_str().trim();
             let name = log.names.get(name).map_or(name, String::as_str);
-            if name.is_empty() || self.cells.iter().any(|(known, _)| known == name) {
+            if name.is_empty() || !self.names.insert(name.to_owned()) {
                 continue;
             }
             let cell = Cell::of_text(Cow::Owned(number.as_str().to_owned()));
@@ -270,6 +272,7 @@ impl OpenRecord {
         if let Some(step) = self.step {
             record.put(Cow::Borrowed("step"), Cell::Number(step));
         }
+        self.names.clear();
         for (name, cell) in self.cells.drain(..) {
             record.put(Cow::Owned(name), cell);
         }

@@ -13,6 +13,8 @@ use super::values::Value;
 const SHOWN_MAX: usize = 60;
 /// An interval that is longer or shorter by this factor is none of the usual ones.
 const USUAL: f64 = 1.5;
+/// Columns, and names of values, that are told apart: far more than are read.
+pub(super) const COLUMNS_MAX: usize = 20_000;
 /// Names that an error lists.
 const LISTED_MAX: usize = 12;
 
@@ -30,14 +32,18 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn push(&mut self, line: usize, record: Result<Record<'a>, String>) {
-        let cells = record.map(|record| {
+        let cells = record.and_then(|record| {
             let cells = record.cells.into_iter();
-            cells
+            let cells: Cells<'a> = cells
                 .map(|(name, cell)| {
                     let cell = step_of_total(&name, &cell).unwrap_or(cell);
                     (self.column(name), cell)
                 })
-                .collect()
+                .collect();
+            if self.names.len() > COLUMNS_MAX {
+                return Err(too_many_columns());
+            }
+            Ok(cells)
         });
         self.records.push((line, cells));
     }
@@ -62,19 +68,16 @@ impl<'a> Rows<'a> {
             .filter_map(|(_, cells)| cells.as_ref().ok())
     }
 
-    /// Whether a column does not change while another counts: it is a setting, such as the steps that are planned.
-    fn is_constant_beside_a_counter(&self, column: usize) -> bool {
-        let changes = |column: usize| {
-            let first = self.numbers(column).next();
-            self.numbers(column).any(|number| Some(number) != first)
-        };
-        let kind = Kind::of(self.names());
-        let is_counter = |(at, name): (usize, &str)| {
-            at != column && matches!(kind.role(name), Role::Step(..)) && changes(at)
-        };
-        self.numbers(column).nth(1).is_some()
-            && !changes(column)
-            && self.names().enumerate().any(is_counter)
+    /// For each column, how its numbers go on, in one pass over all cells; `is_clock`: whether a column may be one.
+    fn courses(&self, is_clock: impl Fn(usize) -> bool) -> Vec<Course> {
+        let mut courses = vec![Course::default(); self.names.len()];
+        for (column, cell) in self.cells().flatten() {
+            if let (Some(course), Cell::Number(number)) = (courses.get_mut(*column), cell) {
+                course.pass(*number);
+                course.has_clock |= is_clock(*column) && is_moment(*number);
+            }
+        }
+        courses
     }
 
     /// The numbers of a column, in order.
@@ -87,6 +90,40 @@ impl<'a> Rows<'a> {
         };
         self.cells().filter_map(of_row)
     }
+}
+
+pub(super) fn too_many_columns() -> String {
+    format!("it has more than {COLUMNS_MAX} columns, or names of values: send fewer")
+}
+
+/// The numbers of a column.
+#[derive(Debug, Clone, Default)]
+struct Course {
+    first: Option<f64>,
+    last: Option<f64>,
+    count: u64,
+    changes: bool,
+    falls: bool,
+    /// Some number is a moment of ours.
+    has_clock: bool,
+}
+
+impl Course {
+    fn pass(&mut self, number: f64) {
+        self.count += 1;
+        self.changes |= *self.first.get_or_insert(number) != number;
+        self.falls |= self.last.is_some_and(|last| !(last <= number));
+        self.last = Some(number);
+    }
+
+    fn grows(&self) -> bool {
+        !self.falls && self.first < self.last
+    }
+}
+
+fn is_moment(number: f64) -> bool {
+    let at = clock::moment(&Cell::Number(number));
+    at.is_some_and(|Moment { at, .. }| clock::is_plausible(at))
 }
 
 /// `30/2000` is step 30 of 2,000.
@@ -104,6 +141,7 @@ fn step_of_total(name: &str, cell: &Cell<'_>) -> Option<Cell<'static>> {
 pub(super) struct Plan {
     pub(super) kind: Kind,
     roles: Vec<Role>,
+    courses: Vec<Course>,
     /// The counter that is believed.
     pub(super) counter: Option<Counter>,
     /// Steps begin anew in each epoch.
@@ -122,38 +160,25 @@ impl Plan {
     pub(super) fn of(rows: &Rows<'_>) -> Self {
         let kind = Kind::of(rows.names());
         let mut roles: Vec<Role> = rows.names().map(|name| kind.role(name)).collect();
-        for column in 0..roles.len() {
-            if !matches!(roles.get(column), Some(Role::Clock(_))) {
-                continue;
-            }
-            let numbers: Vec<f64> = rows.numbers(column).collect();
-            let is_clock = |number: &f64| {
-                let at = clock::moment(&Cell::Number(*number));
-                at.is_some_and(|Moment { at, .. }| clock::is_plausible(at))
-            };
-            if numbers.is_empty() || numbers.iter().any(is_clock) {
+        let is_clock = |column: usize| matches!(roles.get(column), Some(Role::Clock(_)));
+        let courses = rows.courses(is_clock);
+        for (role, course) in roles.iter_mut().zip(&courses) {
+            if !matches!(role, Role::Clock(_)) || course.count == 0 || course.has_clock {
                 continue;
             }
             // A "time" of 2.0 is no clock: it counts from the start, or it is how long a step took.
-            let grows = numbers.is_sorted() && numbers.first() < numbers.last();
-            if let Some(role) = roles.get_mut(column) {
-                *role = if grows {
-                    Role::Elapsed(usize::MAX)
-                } else {
-                    Role::Metric
-                };
-            }
+            *role = if course.grows() {
+                Role::Elapsed(usize::MAX)
+            } else {
+                Role::Metric
+            };
         }
-        for (column, role) in roles.iter_mut().enumerate() {
-            if matches!(role, Role::Step(..)) && rows.is_constant_beside_a_counter(column) {
-                *role = Role::Skipped("it does not change, so it counts nothing");
-            }
-        }
+        skip_constants(&courses, &mut roles);
         let counter = roles
             .iter()
-            .enumerate()
-            .filter_map(|(column, role)| match role {
-                Role::Step(counter, _) if rows.numbers(column).next().is_some() => Some(*counter),
+            .zip(&courses)
+            .filter_map(|(role, course)| match role {
+                Role::Step(counter, _) if course.count > 0 => Some(*counter),
                 _ => None,
             });
         let counter = counter.min();
@@ -171,6 +196,7 @@ impl Plan {
         let mut plan = Self {
             kind,
             roles,
+            courses,
             counter,
             epochs: None,
             has_step_times,
@@ -200,6 +226,36 @@ impl Plan {
         Some(step + before.unwrap_or_default())
     }
 
+    /// The last number of a column.
+    pub(super) fn last(&self, column: usize) -> Option<f64> {
+        self.courses.get(column).and_then(|course| course.last)
+    }
+
+    /// What tells a record's series from others of the body: its metric, where each record has one, and its device.
+    pub(super) fn series_of(&self, cells: &Cells<'_>) -> String {
+        let own = cells.iter().filter(|(column, _)| match self.role(*column) {
+            Role::MetricName => self.kind.is_long,
+            Role::Device => true,
+            _ => false,
+        });
+        own.map(|(_, cell)| shown(cell))
+            .collect::<Vec<_>>()
+            .join("/")
+    }
+
+    /// Whether each series has its records in one block: none comes back after another has begun.
+    pub(super) fn is_in_blocks(&self, rows: &Rows<'_>) -> bool {
+        let (mut seen, mut current) = (BTreeSet::new(), None);
+        for cells in rows.cells() {
+            let own = Some(self.series_of(cells));
+            if own != current && !seen.insert(own.clone()) {
+                return false;
+            }
+            current = own;
+        }
+        true
+    }
+
     /// The seconds that a record says have passed, and the column that says so.
     pub(super) fn elapsed(&self, cells: &Cells<'_>) -> Option<(usize, f64)> {
         let told = cells.iter().filter_map(|(column, cell)| {
@@ -214,6 +270,20 @@ impl Plan {
 
     pub(super) fn role(&self, column: usize) -> Role {
         self.roles.get(column).copied().unwrap_or(Role::Metric)
+    }
+}
+
+/// What does not change while another counts is a setting, such as the steps that are planned.
+fn skip_constants(courses: &[Course], roles: &mut [Role]) {
+    let is_step = |role: &Role| matches!(role, Role::Step(..));
+    let mut steps = roles.iter().zip(courses);
+    if !steps.any(|(role, course)| is_step(role) && course.changes) {
+        return;
+    }
+    for (role, course) in roles.iter_mut().zip(courses) {
+        if is_step(role) && course.count > 1 && !course.changes {
+            *role = Role::Skipped("it does not change, so it counts nothing");
+        }
     }
 }
 

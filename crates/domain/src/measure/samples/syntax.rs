@@ -1,6 +1,7 @@
 //! How a body is written, told by how it begins: JSON lines, a JSON document, a table, or the log of a program.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use super::LineError;
 use super::cell::{Cell, Record};
@@ -8,8 +9,8 @@ use super::dmon;
 use super::formats;
 use super::json::{self, one_error};
 use super::log;
-use super::plan::Rows;
-use super::report::Report;
+use super::plan::{COLUMNS_MAX, Rows, too_many_columns};
+use super::report::{NAMED_MAX, Report};
 
 /// Lines of a table that are looked at to find its delimiter.
 const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
@@ -100,6 +101,9 @@ fn table<'a>(
         .headers()
         .map_err(|error| one_error(1, error.to_string()))?
         .clone();
+    if header.len() > COLUMNS_MAX {
+        return Err(one_error(1, too_many_columns()));
+    }
     let records: Vec<Result<csv::StringRecord, csv::Error>> = reader.into_records().collect();
     let commas = decimal_commas(&records, header.len());
     let names = distinct(&header, report);
@@ -148,28 +152,33 @@ fn table<'a>(
 /// The names of a header; one that comes again is told apart by a number, so that neither column is lost.
 fn distinct(header: &csv::StringRecord, report: &mut Report) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(header.len());
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut told = 0;
     for name in header.iter().map(str::trim) {
-        let times = header
-            .iter()
-            .take(names.len())
-            .filter(|before| before.trim() == name)
-            .count();
-        if times == 0 || name.is_empty() {
+        let times = seen.entry(name).or_default();
+        *times += 1;
+        if *times == 1 || name.is_empty() {
             names.push(name.to_owned());
             continue;
         }
-        let own = format!("{name} ({})", times + 1);
-        report.note(
-            "column-twice",
-            format!("`{name}` heads several columns: the first is read as it, this one as `{own}`"),
-        );
+        let own = format!("{name} ({times})");
+        if told < NAMED_MAX {
+            report.note(
+                "column-twice",
+                format!(
+                    "`{name}` heads several columns: the first is read as it, this one as `{own}`"
+                ),
+            );
+        }
+        told += 1;
         names.push(own);
     }
     names
 }
 
 /// The columns in which a comma is a decimal point: some cell has one that cannot separate thousands, such as `2,99` or
-/// `0,989`. In a column that has none of these, `2,995` is two thousand.
+/// `0,989`. In a column that has none of these, `2,995` is two thousand, unless others of the file have such a cell and
+/// none has a point: one program writes all its numbers alike.
 fn decimal_commas(records: &[Result<csv::StringRecord, csv::Error>], columns: usize) -> Vec<bool> {
     let mut commas = vec![false; columns];
     for record in records.iter().flatten() {
@@ -178,6 +187,11 @@ fn decimal_commas(records: &[Result<csv::StringRecord, csv::Error>], columns: us
             *is_decimal |=
                 super::cell::is_decimal_comma(cell) && super::cell::number(cell).is_none();
         }
+    }
+    let has_point = |cell: &str| cell.contains('.') && super::cell::number(cell).is_some();
+    let mut cells = records.iter().flatten().flatten();
+    if commas.contains(&true) && !cells.any(has_point) {
+        commas.fill(true);
     }
     commas
 }

@@ -184,3 +184,94 @@ fn a_time_beyond_the_calendar_is_no_time() {
         String::from_utf8_lossy(body).replace("\"train_runtime\": 1", "\"train_runtime\": 1e300");
     assert!(read(endless.as_bytes(), reading()).is_err());
 }
+
+/// A long name is not copied for each of the values below it, and none of it is read.
+#[test]
+fn a_name_without_end_over_many_values_is_refused() {
+    let inner = vec!["\"a\":1"; 20_000].join(",");
+    let body = format!(
+        "{{\"timestamp\":1763596800,\"{}\":{{{inner}}}}}",
+        "k".repeat(200_000)
+    );
+    let errors = read(body.as_bytes(), reading()).unwrap_err();
+    assert!(
+        errors[0].detail.contains("1 to 255 bytes"),
+        "{}",
+        errors[0].detail
+    );
+}
+
+/// Thousands of columns that all look like counters are looked at once each.
+#[test]
+fn many_columns_are_read_in_one_pass() {
+    let names: Vec<String> = (0..5000).map(|column| format!("step [{column}]")).collect();
+    let row = vec!["1"; 5000].join(",");
+    let body = format!(
+        "timestamp,{}\n1763596800,{row}\n1763596860,{row}\n",
+        names.join(",")
+    );
+    drop(read(body.as_bytes(), reading()));
+    for name in ["step", "time"] {
+        let names: Vec<String> = (0..5000)
+            .map(|column| format!("{name} [{column}]"))
+            .collect();
+        let rows: Vec<String> = (0..200)
+            .map(|row| vec![row.to_string(); 5000].join(","))
+            .collect();
+        let body = format!("{}\n{}\n", names.join(","), rows.join("\n"));
+        drop(read(body.as_bytes(), reading()));
+    }
+    let wide = vec!["a"; 30_000].join(",");
+    let errors = read(format!("{wide}\n{wide}\n").as_bytes(), reading()).unwrap_err();
+    assert!(
+        errors[0].detail.contains("more than 20000 columns"),
+        "{}",
+        errors[0].detail
+    );
+}
+
+/// One program writes all its numbers alike: where some can only be decimals, so are the others.
+#[test]
+fn a_decimal_comma_is_that_of_the_whole_file() {
+    let body = b"timestamp;step;train_loss;learning_rate\n1763596860;1;2,995;0,0003\n1763596920;2;2,871;0,0003\n";
+    let batch = read(body, reading()).unwrap();
+    let losses: Vec<f64> = values(&batch, "train_loss")
+        .iter()
+        .map(|one| one.2)
+        .collect();
+    assert_eq!(losses, [2.995, 2.871]);
+}
+
+/// Where metrics are told beside each other, a resume is one of all: none of them falls behind its own earlier records.
+#[test]
+fn a_resume_between_metrics_is_a_resume_of_all() {
+    let body = b"metric,step,elapsed_seconds,value\nloss,1,600,3.0\nloss,2,1200,2.9\neval_loss,2,1200,3.1\nloss,3,1800,2.8\n\
+                 loss,3,100,2.8\nloss,4,700,2.7\neval_loss,4,700,3.0\n";
+    let batch = read(body, reading()).unwrap();
+    let last = |name: &str| values(&batch, name).last().unwrap().1;
+    assert_eq!(last("loss"), last("eval_loss"));
+    assert!(last("eval_loss") > values(&batch, "eval_loss")[0].1);
+    assert!(
+        batch
+            .report
+            .notes
+            .iter()
+            .any(|note| note.rule == "time-again")
+    );
+}
+
+/// Blocks of several metrics count their time from the same start.
+#[test]
+fn each_metrics_own_block_begins_at_the_start() {
+    let body = b"metric,step,elapsed_seconds,value\nloss,1,600,3.0\nloss,2,1200,2.9\nloss,3,1800,2.8\nlr,1,600,0.1\nlr,2,1200,0.1\n";
+    let batch = read(body, reading()).unwrap();
+    let at = |name: &str| values(&batch, name)[0].1;
+    assert_eq!(at("loss"), at("lr"));
+    assert!(
+        batch
+            .report
+            .notes
+            .iter()
+            .all(|note| note.rule != "time-again")
+    );
+}

@@ -150,7 +150,10 @@ fn what_cannot_keep_the_limits_loses_though_it_is_cheaper() {
     let stops = stops(&trials, StoppingPolicy::Race, &objective, TOKENS, false);
     assert_eq!(stops.len(), 1);
     assert!(
-        stops[0].index == 1 && stops[0].reason.contains("keeps to the limits"),
+        stops[0].index == 1
+            && stops[0]
+                .reason
+                .contains("keeps the deadline with P < 0.005: 48"),
         "{stops:?}"
     );
 }
@@ -230,7 +233,7 @@ fn a_model_with_the_target_loss_stops_every_trial_and_is_the_answer() {
     assert!(
         answer
             .headline
-            .contains("Here is its model: its newest checkpoint"),
+            .contains("Its model is the newest checkpoint of trl_"),
         "{}",
         answer.headline
     );

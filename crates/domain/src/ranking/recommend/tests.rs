@@ -9,6 +9,7 @@ use crate::measure::speed::SteppingShare;
 use crate::money::price::PriceStatus;
 use crate::ranking::outcome::{Pauses, Predicted, evidence_sha256};
 
+mod odds;
 mod until;
 
 fn price(usd: i64, max: Option<i64>, status: PriceStatus) -> Price {
@@ -478,7 +479,7 @@ fn an_answer_says_what_it_saves_against_the_prediction() {
         wrong.starts_with("the predictions alone would have bought slow: measuring saves $"),
         "{wrong}"
     );
-    assert!(wrong.ends_with("billion tokens on"), "{wrong}");
+    assert!(wrong.ends_with("million tokens on"), "{wrong}");
     let right = said(30_000.0, 15_000.0);
     assert!(
         right.ends_with("measuring confirmed it and did not change the choice"),

@@ -151,3 +151,35 @@ fn llama_factory_saves_activations_unless_it_is_told_not_to() {
         assert_eq!(own_profile(&import)["activation_checkpointing"], !off);
     }
 }
+
+/// FSDP is on where nothing says how: Transformers' `True`, accelerate's plugin, the second version.
+#[test]
+fn fsdp_without_a_word_of_how_shards_everything() {
+    let arguments = json!({"per_device_train_batch_size": 2, "learning_rate": 1e-5, "fsdp": true});
+    let plugin =
+        json!({"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}});
+    for config in [arguments, plugin] {
+        let import = imported(&[estimator(), config.clone()], &[]).unwrap();
+        assert_eq!(own_profile(&import)["zero_stage"], 3, "{config}");
+    }
+    let megatron = json!({"distributed_type": "MEGATRON_LM", "num_processes": 8, "megatron_lm_config": {"megatron_lm_tp_degree": 4}});
+    let import = imported(&[estimator(), megatron], &[]).unwrap();
+    let mut left_out = import.left_out.iter();
+    assert!(left_out.any(|one| one.member == "megatron_lm_config"));
+}
+
+/// None is what the SDK's arguments are by default.
+#[test]
+fn pythons_none_says_nothing() {
+    let mut job = estimator();
+    job["max_wait"] = Value::Null;
+    job["use_spot_instances"] = json!(false);
+    job["compiler_config"] = Value::Null;
+    let import = imported(&[job], &[]).unwrap();
+    assert!(
+        import
+            .left_out
+            .iter()
+            .all(|one| !one.member.contains("ompiler"))
+    );
+}

@@ -5,7 +5,7 @@ use bakeoff_domain::spec::{OptimizerStates, ParallelLibrary, Precision, ProfileS
 
 use super::{
     BF16_STATES, GIB, HOST_BUFFER_FACTOR, LOGITS, MIXED_STATES, OPTIMISER, SLACK, Term,
-    UNFUSED_ATTENTION, Verdict, tokens_held, weight_bytes,
+    UNFUSED_ATTENTION, Verdict, frozen_bytes, tokens_held,
 };
 use crate::setup::Setup;
 
@@ -90,7 +90,7 @@ pub(super) fn on_accelerator(setup: Setup<'_>, terms: &[Term]) -> Need {
         && profile.zero_stage >= 3
         && profile.library != ParallelLibrary::Deepspeed
     {
-        weight_bytes(profile, setup.precision) * setup.model.parameters() / split / GIB
+        frozen_bytes(setup.model, profile, setup.precision) / split / GIB
     } else {
         0.0
     };

@@ -2,6 +2,8 @@
 
 use bakeoff_domain::catalog;
 
+use serde_json::json;
+
 use super::*;
 
 fn qwen() -> ModelShape {
@@ -21,6 +23,7 @@ fn on(kind: &str, model: &ModelShape, global_batch: u64) -> Result<Advice, Strin
             instance: catalog::find(kind).unwrap(),
             count: 1,
         },
+        script: None,
         calibration: &Calibration::shipped(),
     })
 }
@@ -102,6 +105,7 @@ fn what_does_not_fit_in_one_instance_is_split_over_several() {
                 instance: catalog::find(kind).unwrap(),
                 count,
             },
+            script: None,
             calibration: &Calibration::shipped(),
         })
     };
@@ -122,6 +126,7 @@ fn what_does_not_fit_in_one_instance_is_split_over_several() {
             instance: catalog::find("ml.p5.48xlarge").unwrap(),
             count: 1,
         },
+        script: None,
         calibration: &Calibration::shipped(),
     });
     assert_eq!(odd.unwrap().profile.tensor_parallel_degree, 2);
@@ -167,4 +172,68 @@ fn the_smallest_change_is_the_cheapest_one_that_fits() {
         change.settings.contains_key("micro_batch_per_gpu")
             && !change.settings.contains_key("cpu_offload")
     );
+}
+
+/// No change is proposed that the linter refuses: a library that shards nothing keeps its stage.
+#[test]
+fn a_change_asks_nothing_of_a_library_that_it_cannot_do() {
+    let model: ModelShape = serde_json::from_value(
+        json!({"layers": 32, "hidden": 3072, "heads": 32, "intermediate": 8192,
+        "vocabulary": 32_064, "sequence_length": 2048}),
+    )
+    .unwrap();
+    let profile = ProfileSpec {
+        library: ParallelLibrary::None,
+        ..ProfileSpec::of_batch(1, 1)
+    };
+    let setup = Setup {
+        model: &model,
+        profile: &profile,
+        precision: Precision::Bf16,
+        cluster: Cluster {
+            instance: catalog::find("ml.g5.8xlarge").unwrap(),
+            count: 1,
+        },
+    };
+    assert_eq!(fit::fit(setup).verdict, Verdict::DoesNotFit);
+    let change = smallest_change(setup);
+    let asks = |change: &Change| change.settings.contains_key("zero_stage");
+    assert!(!change.as_ref().is_some_and(asks), "{change:?}");
+    let sharing = ProfileSpec {
+        library: ParallelLibrary::Deepspeed,
+        ..profile.clone()
+    };
+    assert!(
+        smallest_change(setup.under(&sharing))
+            .as_ref()
+            .is_some_and(asks)
+    );
+}
+
+/// Four-bit weights fit where sixteen do not.
+#[test]
+fn advice_is_for_the_formats_that_the_script_keeps() {
+    let model = ModelShape {
+        lora_rank: Some(16),
+        ..qwen()
+    };
+    let on = |script: Option<&ProfileSpec>| {
+        advise(Question {
+            model: &model,
+            precision: Precision::Bf16,
+            global_batch: 8,
+            cluster: Cluster {
+                instance: catalog::find("ml.g6.xlarge").unwrap(),
+                count: 1,
+            },
+            script,
+            calibration: &Calibration::shipped(),
+        })
+    };
+    let mut script = ProfileSpec::of_batch(1, 1);
+    script.base_weight_bits = 4;
+    let (packed, plain) = (on(Some(&script)).unwrap(), on(None));
+    assert_eq!(packed.profile.base_weight_bits, 4);
+    let plain_gib = plain.map_or(f64::INFINITY, |plain| plain.fit.accelerator_gib);
+    assert!(packed.fit.accelerator_gib < plain_gib);
 }

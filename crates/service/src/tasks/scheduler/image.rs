@@ -58,7 +58,7 @@ impl ClaimedTrial<'_> {
         let region = &self.trial.region;
         let found = written.parts();
         let Some(found) = found.filter(|one| !one.is_digest() && one.region == region) else {
-            return Ok(Image::AsWritten);
+            return self.as_written().await;
         };
         let digest = match &self.trial.image_digest {
             Some(digest) => digest.clone(),
@@ -67,6 +67,7 @@ impl ClaimedTrial<'_> {
                     let store = &self.app.store;
                     store.pin_image(self.trial.experiment_id, &digest).await?
                 }
+                Err(Image::AsWritten) => return self.as_written().await,
                 Err(instead) => return Ok(instead),
             },
         };
@@ -75,6 +76,13 @@ impl ClaimedTrial<'_> {
             "{host}/{}@{digest}",
             found.repository
         )))
+    }
+
+    /// No trial of the experiment looks for its image any more, and none waits for it.
+    async fn as_written(&self) -> Result<Image, StoreError> {
+        let store = &self.app.store;
+        store.stop_pinning(self.trial.experiment_id).await?;
+        Ok(Image::AsWritten)
     }
 
     /// The digest that ECR tells, or what is known instead.

@@ -34,7 +34,7 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
     assert!(
         unreached
             .headline
-            .ends_with("The validation loss 2.5 was not reached: this is for all tokens."),
+            .ends_with("Validation loss 2.5 was not reached, so this is for all tokens."),
         "{}",
         unreached.headline
     );
@@ -45,7 +45,7 @@ fn a_loss_ends_the_full_run_where_trials_reached_it() {
     assert!(
         said(
             &reached,
-            "validation loss 2.5 was reached after 1800 million tokens (2 of 2 trials"
+            "validation loss 2.5 was reached after 1.80 billion tokens (2 of 2 trials"
         ),
         "{:?}",
         reached.basis
