@@ -1,6 +1,7 @@
 //! The records of a body, and what its columns are: decided once for all of them.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 
 use super::cell::{Cell, Record};
@@ -111,8 +112,12 @@ struct Course {
 impl Course {
     fn pass(&mut self, number: f64) {
         self.count += 1;
-        self.changes |= *self.first.get_or_insert(number) != number;
-        self.falls |= self.last.is_some_and(|last| !(last <= number));
+        self.first.get_or_insert(number);
+        self.changes |= self.first != Some(number);
+        let order = |last: f64| last.partial_cmp(&number);
+        self.falls |= self
+            .last
+            .is_some_and(|last| order(last).is_none_or(Ordering::is_gt));
         self.last = Some(number);
     }
 
