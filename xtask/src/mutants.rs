@@ -58,7 +58,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     it(
         "a-step-under-way-holds-no-money",
-        "pipelines::steps::the_budget_is_one_over_all_steps",
+        "pipelines::funds::the_budget_is_one_over_all_steps",
     ),
     domain(
         "others-stop-for-a-prediction",

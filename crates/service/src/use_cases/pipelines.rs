@@ -3,7 +3,9 @@
 //! ([`crate::tasks::conductor`]).
 
 mod body;
+mod comparison;
 pub mod early;
+mod not_ready;
 pub mod outputs;
 pub mod purchase;
 pub mod worst_case;
@@ -11,12 +13,10 @@ pub mod worst_case;
 use std::collections::BTreeMap;
 
 use bakeoff_domain::finding::flaws::Flaw;
-use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding};
 use bakeoff_domain::ids::{ExperimentId, ModelPackageId, PipelineId, TrialId};
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::pipeline::decide::PipelineFunds;
 use bakeoff_domain::pipeline::processing::{self, ProcessingContext};
-use bakeoff_domain::pipeline::reference::Unresolved;
 use bakeoff_domain::pipeline::{StepKind, tuning};
 use bakeoff_domain::ranking::recommendation::Ranked;
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -32,14 +32,16 @@ use bakeoff_planner::plan::TrialPlan;
 use serde_json::Value;
 
 use self::body::Body;
+use self::comparison::planned_within;
+pub use self::not_ready::NotReady;
+use self::not_ready::short;
 use crate::app::App;
-use crate::use_cases::endpoints::{self, NotServable, PricedJob, ReadyEndpoint, ServingContext};
-use crate::use_cases::full_run::{self, NoFullRun, Purpose};
-use crate::use_cases::intake::{self, LoadedSpec, PreparedExperiment};
-use crate::use_cases::model_packages::{self, NotRegistrable};
+use crate::use_cases::endpoints::{self, PricedJob, ReadyEndpoint, ServingContext};
+use crate::use_cases::full_run::{self, Purpose};
+use crate::use_cases::intake::{self, PreparedExperiment};
+use crate::use_cases::model_packages;
 use bakeoff_api::model_packages::RegisterModel;
 use bakeoff_process::ids;
-use bakeoff_store::StoreError;
 use bakeoff_store::experiments::steps::{NewStepTrial, NewStepWork};
 use bakeoff_store::model_packages::NewPackage;
 use bakeoff_store::money::caps::Purchase;
@@ -141,71 +143,6 @@ impl ReadyJob {
     }
 }
 
-/// Why nothing begins.
-#[derive(Debug)]
-pub enum NotReady {
-    /// It cannot: the step has failed.
-    Never(String),
-    /// It may later.
-    Later(String),
-    Store(StoreError),
-}
-
-impl From<StoreError> for NotReady {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<Unresolved> for NotReady {
-    fn from(unresolved: Unresolved) -> Self {
-        let Unresolved { reference, why } = unresolved;
-        Self::Never(format!("{} stands for nothing: {why}", reference.text()))
-    }
-}
-
-impl From<NoFullRun> for NotReady {
-    fn from(none: NoFullRun) -> Self {
-        match none {
-            NoFullRun::NotNow(why) => Self::Never(why),
-            NoFullRun::Unknown { detail, fix, .. } => Self::Never(format!("{detail}: {fix}")),
-            NoFullRun::Aws(error) => Self::Later(error.to_string()),
-            NoFullRun::Store(error) => Self::Store(error),
-        }
-    }
-}
-
-impl From<NotServable> for NotReady {
-    fn from(none: NotServable) -> Self {
-        match none {
-            NotServable::Wrong(flaws) => {
-                let told = flaws
-                    .iter()
-                    .map(|flaw| format!("{} {}", flaw.pointer, flaw.detail));
-                Self::Never(told.collect::<Vec<_>>().join("; "))
-            }
-            NotServable::NotYet(why) => Self::Later(why),
-            NotServable::Never(why) | NotServable::NoScheduledEnd(why) => Self::Never(why),
-            NotServable::Store(error) => Self::Store(error),
-        }
-    }
-}
-
-impl From<NotRegistrable> for NotReady {
-    fn from(none: NotRegistrable) -> Self {
-        match none {
-            NotRegistrable::NoModel(why) => Self::Never(why),
-            NotRegistrable::Wrong(flaws) => {
-                let told = flaws
-                    .iter()
-                    .map(|flaw| format!("{} {}", flaw.pointer, flaw.detail));
-                Self::Never(told.collect::<Vec<_>>().join("; "))
-            }
-            NotRegistrable::Store(error) => Self::Store(error),
-        }
-    }
-}
-
 /// The work that a step would start, given the outputs of earlier steps. `row`: of the answer whose full run it is, where
 /// the step names none.
 pub async fn prepare(
@@ -239,7 +176,9 @@ pub async fn prepare(
             let mut spec = ExperimentSpec { budget_usd, ..spec };
             labels::inherit(&mut spec.labels, &pipeline.spec.labels);
             let loaded = intake::load(app, pipeline.project_id, spec).await?;
-            planned_within(loaded, stated, means).await
+            planned_within(loaded, stated, means)
+                .await
+                .map(PreparedStep::Experiment)
         }
         StepKind::FullRun => full_run(app, pipeline, body, row, means).await,
         StepKind::Model => model(app, pipeline, body.parsed()?).await,
@@ -353,51 +292,6 @@ async fn endpoint(
     })
 }
 
-/// Lints and plans, off the workers that answer requests; findings where nothing can start.
-async fn prepared(
-    loaded: LoadedSpec,
-) -> Result<Result<PreparedExperiment, Vec<Finding>>, NotReady> {
-    let prepared = tokio::task::spawn_blocking(move || loaded.prepare()).await;
-    prepared.map_err(|error| NotReady::Later(error.to_string()))
-}
-
-fn planned(prepared: Result<PreparedExperiment, Vec<Finding>>) -> Result<PreparedStep, NotReady> {
-    let prepared = prepared.map_err(|findings| {
-        let told = findings
-            .iter()
-            .map(|one| format!("{} {}", one.pointer, one.message));
-        NotReady::Never(told.collect::<Vec<_>>().join("; "))
-    })?;
-    Ok(PreparedStep::Experiment(Box::new(prepared)))
-}
-
-/// The same with what is left of the stated budget. Where that is too little for a trial that the stated one would hold, the
-/// step waits for what other steps only hold, rather than fail or go without candidates.
-async fn planned_within(
-    loaded: LoadedSpec,
-    stated: Usd,
-    means: PipelineFunds,
-) -> Result<PreparedStep, NotReady> {
-    let prepared = prepared(loaded).await?;
-    let is_cut = stated > means.left() && means.held_usd > Usd::ZERO;
-    let is_of_budget = |finding: &Finding| finding.rule == BUDGET_BELOW_TRIAL;
-    let is_short = match &prepared {
-        Ok(prepared) => {
-            let would_fit = |plan: &TrialPlan| {
-                let worst = plan.worst_case.map(|worst| worst.total_usd);
-                plan.refused && worst.is_some_and(|worst| worst <= stated)
-            };
-            prepared.findings.iter().any(is_of_budget)
-                && prepared.trials.iter().any(|(_, plan)| would_fit(plan))
-        }
-        Err(findings) => findings.iter().any(is_of_budget),
-    };
-    if is_cut && is_short {
-        return Err(short(stated, means));
-    }
-    planned(prepared)
-}
-
 async fn full_run(
     app: &App,
     pipeline: &Pipeline,
@@ -431,7 +325,9 @@ async fn full_run(
         .filter(|experiment| experiment.deleted_at.is_none())
         .ok_or_else(|| NotReady::Never(format!("there is no experiment {of} in this project")))?;
     let found = full_run::load(app, &experiment, &asked, Purpose::Start).await?;
-    planned_within(found.loaded, stated, means).await
+    planned_within(found.loaded, stated, means)
+        .await
+        .map(PreparedStep::Experiment)
 }
 
 async fn model(
@@ -470,19 +366,6 @@ async fn model(
         "this model is in {group} already as {}, from a request with another {fields}",
         stored.id
     )))
-}
-
-/// There is too little money for a step: for now, or for good.
-fn short(needed: Usd, means: PipelineFunds) -> NotReady {
-    let (left, budget) = (means.left(), means.budget_usd);
-    let why = format!("it may cost {needed}, and {left} of the pipeline's {budget} is left");
-    if means.held_usd > Usd::ZERO {
-        NotReady::Later(format!(
-            "{why}: it waits for steps that may not need all of theirs"
-        ))
-    } else {
-        NotReady::Never(why)
-    }
 }
 
 async fn job(

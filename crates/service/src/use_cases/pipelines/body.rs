@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::NotReady;
+use super::not_ready::NotReady;
 use crate::document;
 
 /// A step's body with what its references stand for.

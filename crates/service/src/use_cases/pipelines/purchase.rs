@@ -15,7 +15,7 @@ use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_domain::spec::pipeline::StepSpec;
 use serde_json::Value;
 
-use super::NotReady;
+use super::not_ready::NotReady;
 use super::outputs::winner;
 use crate::app::App;
 use crate::read;
