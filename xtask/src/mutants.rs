@@ -146,7 +146,7 @@ const MUTANTS: [Mutant; 34] = [
     ),
     domain(
         "an-endpoint-that-ran-on-is-billed-as-reserved",
-        "lifecycle::decide::tests::an_estimate_never_exceeds_the_longest_life_of_the_job",
+        "lifecycle::decide::tests::bills::an_estimate_never_exceeds_the_longest_life_of_the_job",
     ),
     domain(
         "an-endpoint-outlives-its-reservation",
