@@ -390,6 +390,10 @@ async fn extend(
 /// Why a time to live was not extended, with the way out.
 fn not_extended(endpoint: &Endpoint, hours: u32, no: Extended) -> Problem {
     match no {
+        Extended::NotServing if endpoint.state == EndpointState::InService => {
+            let detail = "AWS's answer to its creation is still awaited: ask again in a minute";
+            Problem::conflict("endpoint_not_changeable", detail.to_owned())
+        }
         Extended::Done | Extended::NotServing => not_serving(endpoint),
         Extended::Changed => {
             let detail = "it was changed at the same time: read it, and ask again".to_owned();

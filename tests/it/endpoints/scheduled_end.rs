@@ -37,6 +37,18 @@ pub(crate) async fn extend(test: &TestApp, id: &str, hours: u32) {
     assert_eq!(status, StatusCode::OK, "{answer:#}");
 }
 
+/// Whether the service knows that its endpoint's job runs.
+async fn is_running(test: &TestApp, id: &str) -> bool {
+    let trial = read(test, id).await.trial_id;
+    let running = "SELECT count(*) FROM jobs WHERE trial_id = $1 AND state = 'running'";
+    let count: i64 = sqlx::query_scalar(running)
+        .bind(trial.0)
+        .fetch_one(test.app.store.pool())
+        .await
+        .unwrap();
+    count > 0
+}
+
 fn set(test: &mut TestApp, change: impl FnOnce(&mut Settings)) {
     let mut settings = (*test.app.settings).clone();
     change(&mut settings);
@@ -492,6 +504,11 @@ async fn lost_replies_and_errors_leave_one_schedule_for_each_endpoint(pool: PgPo
     ];
     for id in &ids {
         until(&test, id, EndpointState::InService).await;
+        // It may be seen in service before its creation is confirmed.
+        while !is_running(&test, id).await {
+            turn(&test).await;
+            test.advance(TimeDelta::seconds(20)).await;
+        }
         extend(&test, id, 4).await;
     }
     for _ in 0..6 {
