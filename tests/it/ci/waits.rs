@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 
 use crate::ci::commit_status::{Asked, Host, KEY, set};
 use crate::ci::triggers::{REPOSITORY, created, from_github, trigger};
+use crate::endpoints::lives::{body as served, created as created_endpoint};
 use crate::service::webhook_endpoints::{Receiver, created as hooked, deliveries};
 use crate::support::{TestApp, listening, number, on_p5};
 
@@ -466,4 +467,41 @@ async fn a_status_is_not_sent_by_a_process_that_stood_still(pool: PgPool) {
     );
     let status = read(&test, &run).await.commit_status.unwrap();
     assert_eq!(status.state, DeliveryState::Delivered);
+}
+
+/// A clock that was hours ahead is put right: what waits besides trials is due at once, and a status that was given up stays
+/// so, although its last claim's time is still ahead.
+#[sqlx::test(migrations = false)]
+async fn a_clock_that_is_put_right_leaves_nothing_waiting_for_hours(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let (own, _host) = told(&test, &template(false)).await;
+    for commit in [FIRST, &FIRST.replace('4', "5")] {
+        started(&test, &own, commit).await;
+    }
+    let endpoint = created_endpoint(&test, &served("one")).await;
+    let now = test.app.clock.now();
+    let ahead = now + TimeDelta::hours(6);
+    for sql in [
+        "UPDATE endpoints SET due_at = $1",
+        "UPDATE ci_statuses SET due_at = $1, held_until = $1",
+    ] {
+        sqlx::query(sql).bind(ahead).execute(&pool).await.unwrap();
+    }
+    let given_up = "UPDATE ci_statuses SET state = 'failed', due_at = NULL
+                    WHERE run_id = (SELECT min(run_id::text)::uuid FROM ci_statuses)";
+    let done = sqlx::query(given_up).execute(&pool).await.unwrap();
+    assert_eq!(done.rows_affected(), 1, "{endpoint}");
+    let quarantine = TimeDelta::minutes(10);
+    let store = &test.app.store;
+    store.clock_stepped_back(now, quarantine).await.unwrap();
+    let late = "SELECT (SELECT count(*) FROM endpoints WHERE due_at > $1)
+                     + (SELECT count(*) FROM ci_statuses WHERE due_at > $1 OR due_at IS NOT NULL AND held_until > $1)";
+    let late: i64 = sqlx::query_scalar(late)
+        .bind(now)
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(late, 0);
+    let failed = "SELECT count(*) FROM ci_statuses WHERE state = 'failed' AND due_at IS NULL";
+    assert_eq!(number(&pool, failed).await, 1);
 }

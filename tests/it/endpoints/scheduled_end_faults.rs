@@ -21,6 +21,22 @@ use crate::pipelines::steps::turn;
 use crate::support::fault_proxy::{Act, Between};
 use crate::support::{TestApp, jobs, number};
 
+/// From now on AWS throttles some operations, until the proxy is told otherwise.
+async fn throttling(test: &mut TestApp, operations: &'static [&'static str]) -> Between {
+    let busy = |operation: &str, _: &Value| {
+        if operations.contains(&operation) {
+            let code = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
+            Act::Answer(400, code)
+        } else {
+            Act::Pass
+        }
+    };
+    let between = Between::start(&test.region.url, busy).await;
+    let s3_url = test.region.s3_url.clone();
+    test.call_aws_at(&between.url, &s3_url).await;
+    between
+}
+
 /// The endpoint is created, and no reply comes.
 async fn until_created_unheard(test: &TestApp) {
     test.region_post("/_sim/faults", &json!({"lost_reply": 1.0}))
@@ -95,16 +111,7 @@ async fn an_end_that_cannot_be_cleaned_up_at_once_is_booked_when_it_was(pool: Pg
     test.advance(TimeDelta::minutes(1)).await;
     turn(&test).await;
     test.advance(WEEKEND).await;
-    let busy = |operation: &str, _: &Value| match operation {
-        "DeleteModel" | "DeleteEndpointConfig" => {
-            let code = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
-            Act::Answer(400, code)
-        }
-        _ => Act::Pass,
-    };
-    let between = Between::start(&test.region.url, busy).await;
-    let s3_url = test.region.s3_url.clone();
-    test.call_aws_at(&between.url, &s3_url).await;
+    let between = throttling(&mut test, &["DeleteModel", "DeleteEndpointConfig"]).await;
     while between.count("DeleteEndpointConfig") + between.count("DeleteModel") == 0 {
         turn(&test).await;
         test.advance(TimeDelta::minutes(1)).await;
@@ -122,16 +129,7 @@ async fn an_end_that_cannot_be_cleaned_up_at_once_is_booked_when_it_was(pool: Pg
 #[sqlx::test(migrations = false)]
 async fn a_create_that_was_only_ever_throttled_costs_nothing(pool: PgPool) {
     let mut test = TestApp::new(pool).await;
-    let busy = |operation: &str, _: &Value| match operation {
-        "CreateEndpoint" => {
-            let code = json!({"__type": "ThrottlingException", "message": "Rate exceeded"});
-            Act::Answer(400, code)
-        }
-        _ => Act::Pass,
-    };
-    let between = Between::start(&test.region.url, busy).await;
-    let s3_url = test.region.s3_url.clone();
-    test.call_aws_at(&between.url, &s3_url).await;
+    let between = throttling(&mut test, &["CreateEndpoint"]).await;
     let id = created(&test, &body("one")).await;
     for _ in 0..30 {
         turn(&test).await;

@@ -183,7 +183,7 @@ fn with_attempt(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) 
     }
 }
 
-/// Of an attempt whose create nobody has confirmed.
+/// Decides about an attempt whose create has not been confirmed.
 fn planned(situation: &Situation, attempt: &AttemptFacts, policy: &Policy) -> Decision {
     match &situation.seen {
         // AWS is polled here only after it replied that the name is taken.

@@ -190,10 +190,10 @@ struct Interval {
     seconds: f64,
 }
 
-/// The intervals with progress, oldest first. Time in which the step does not advance belongs to the next step, unless nothing was
-/// reported for long: then there was no machine. A step
-/// that goes back is a resume: the time in between was not spent on new steps, and the steps up to the old mark are
-/// repeated at the same pace. They count towards the pace; what remains is counted from `last.step`.
+/// The intervals with progress, oldest first. Time in which the step does not advance belongs to the next step, unless
+/// nothing was reported for long: then there was no machine. A step that goes back is a resume: the time in between was
+/// not spent on new steps, and the steps up to the old mark are repeated at the same pace. They count towards the pace;
+/// what remains is counted from `last.step`.
 fn intervals(reports: &[Progress]) -> Vec<Interval> {
     let mut sorted = reports.to_vec();
     sorted.sort_by_key(|report| report.at);

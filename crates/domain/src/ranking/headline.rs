@@ -15,7 +15,7 @@ pub(super) fn name(row: &Ranked) -> String {
     format!("{} {purchase} ({})", row.instance_type, row.candidate)
 }
 
-/// A word for what is not the usual way to buy.
+/// Says that a choice is bought as spot; on demand is the usual way, and is not said.
 pub(super) fn on_spot(option: PurchaseOption) -> &'static str {
     match option {
         PurchaseOption::OnDemand => "",
@@ -187,7 +187,7 @@ fn bought(
     format!("Buy {own}: {figures}, the {best} or within 5 % of it{second}.")
 }
 
-/// What is said of a target loss that no trial has reached.
+/// The sentence about a target loss that no trial has reached.
 fn unreached(tokens: Tokens) -> String {
     let target = tokens.target.filter(|target| target.reached_by == 0);
     target.map_or_else(String::new, |target| {

@@ -61,17 +61,17 @@ pub struct Rate {
     pub estimate: f64,
     /// The far end of what it may be; equal to the estimate where the price is known.
     pub bound: f64,
-    pub share: PaidFactor,
+    pub paid: PaidFactor,
 }
 
 impl Rate {
     /// After what spot saves.
     pub fn likeliest(self) -> f64 {
-        self.estimate * self.share.least
+        self.estimate * self.paid.least
     }
 }
 
-/// What is paid, as a factor of the rate: `least` is the likeliest.
+/// Factor of the rate that is paid; `least` is the likeliest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PaidFactor {
     pub least: f64,
@@ -256,7 +256,7 @@ fn prices(contenders: &[Contender], count: usize) -> BTreeMap<&str, Vec<f64>> {
     types.into_iter().map(of).collect()
 }
 
-/// What a draw has in common with those of other contenders.
+/// Parts of a draw that contenders share.
 #[derive(Clone, Copy)]
 struct Common {
     /// Of all: a standard normal draw.
@@ -275,7 +275,7 @@ fn draw(
     let Rate {
         estimate,
         bound,
-        share,
+        paid,
     } = contender.rate;
     let speed = contender.log_sd
         * if contender.is_measured {
@@ -286,8 +286,8 @@ fn draw(
         + contender.shared_log_sd * common.shared;
     let host = normal.inverse_cdf(uniform(rng)) * contender.host_sd;
     let price = estimate + (bound - estimate) * common.price;
-    let paid = share.least + (share.most - share.least) * uniform(rng).powi(2);
-    let rate = price * paid;
+    let factor = paid.least + (paid.most - paid.least) * uniform(rng).powi(2);
+    let rate = price * factor;
     let hours = |slower: f64| {
         contender.hours * slower.clamp(-LOG_MAX, LOG_MAX).exp() + contender.hours_once
     };
@@ -416,7 +416,7 @@ mod tests {
             rate: Rate {
                 estimate: usd_per_hour,
                 bound: usd_per_hour,
-                share: PaidFactor {
+                paid: PaidFactor {
                     least: 1.0,
                     most: 1.0,
                 },

@@ -164,7 +164,7 @@ impl<'a> Repeats<'a> {
     /// A choice with measured trials.
     pub(super) fn measured(&self, pool: &Pool<'_>, projection: &Projection) -> Contender {
         let Projection { row, run, log_sd } = projection;
-        let share = match row.purchase_option {
+        let paid = match row.purchase_option {
             PurchaseOption::OnDemand => WHOLE,
             PurchaseOption::Spot => SPOT_AGAIN,
         };
@@ -182,12 +182,12 @@ impl<'a> Repeats<'a> {
             rate: Rate {
                 estimate: row.projected_cost_usd.as_f64() / billed,
                 bound: row.projected_cost_usd_max.as_f64() / billed,
-                share,
+                paid,
             },
             log_sd: *log_sd,
             shared_log_sd: self.tokens.log_sd(),
             host_sd: self.host_sd,
-            usd_per_million: row.usd_per_million_tokens.as_f64() * share.least,
+            usd_per_million: row.usd_per_million_tokens.as_f64() * paid.least,
             is_measured: true,
         };
         // A spot run's hours are those of its trial, pauses and all.
@@ -255,7 +255,7 @@ fn rate(outcome: &Outcome, price: &Price) -> Rate {
     Rate {
         estimate: hourly(price.usd_per_hour),
         bound: hourly(price.ceiling()),
-        share: match outcome.purchase_option {
+        paid: match outcome.purchase_option {
             PurchaseOption::OnDemand => WHOLE,
             PurchaseOption::Spot => SPOT_SHARE,
         },

@@ -80,7 +80,7 @@ impl Material {
         }
     }
 
-    /// What a ModelTrainer says and no job is sent.
+    /// Notes the parts of a ModelTrainer that no job is sent.
     fn leave_out_of_trainer(&mut self, entries: &Map<String, Value>) {
         let source = entries.get("source_code");
         let command = source.and_then(|source| source.get("command"));

@@ -240,8 +240,8 @@ impl Store {
         Ok(woken)
     }
 
-    /// Makes everything else that waits due now. Rows count their claims, so that an older claim writes nothing; a
-    /// post-mortem is written once, whoever comes first, and does not pay for this with one of its tries.
+    /// Makes everything else that waits due now. Rows count their claims, so an older claim writes nothing. A post-mortem
+    /// is written only once, and keeps its number of tries.
     async fn wake_others(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query!(
             r#"WITH waiting AS (SELECT id FROM pipelines WHERE due_at > $1 ORDER BY id FOR NO KEY UPDATE)

@@ -11,8 +11,10 @@ use crate::embedded;
 
 /// Maximum entries read from a nested list: devices of a host, 72 in the largest.
 const DEVICES_MAX: usize = 1024;
-/// No longer path is built: a long name would be copied for each value below it, and none of that length is read.
-const PATH_MAX: usize = 1024;
+/// No path is built from a longer part: it would be copied for each value below it, and no name of that length is read.
+const PATH_PART_MAX: usize = 256;
+/// Maximum values of one record, for the same reason.
+const VALUES_MAX: usize = 100_000;
 
 /// One field's value, as far as it is usable.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,6 +150,7 @@ impl<'de> Visitor<'de> for CellVisitor {
         let mut cells = Vec::new();
         while let Some((key, cell)) = map.next_entry::<Cow<'de, str>, Cell<'de>>()? {
             flatten(&key, cell, &mut cells);
+            check_count(cells.len())?;
         }
         Ok(Cell::Nested(cells))
     }
@@ -157,6 +160,7 @@ impl<'de> Visitor<'de> for CellVisitor {
         while let Some(cell) = list.next_element::<Cell<'de>>()? {
             if index < DEVICES_MAX {
                 flatten(&index.to_string(), cell, &mut cells);
+                check_count(cells.len())?;
             }
             index += 1;
         }
@@ -176,13 +180,22 @@ fn flatten(key: &str, cell: Cell<'_>, into: &mut Vec<(String, Cell<'static>)>) {
     }
 }
 
+fn check_count<E: de::Error>(values: usize) -> Result<(), E> {
+    if values > VALUES_MAX {
+        return Err(E::custom(format!(
+            "one record has more than {VALUES_MAX} values"
+        )));
+    }
+    Ok(())
+}
+
 /// The path of a value below a name; where one of the two is too long, it alone, which is refused for that.
 fn joined(key: &str, path: String) -> String {
-    if path.len() >= PATH_MAX {
+    if path.len() >= PATH_PART_MAX {
         return path;
     }
-    if key.len() >= PATH_MAX {
-        return key.chars().take(PATH_MAX).collect();
+    if key.len() >= PATH_PART_MAX {
+        return key.chars().take(PATH_PART_MAX).collect();
     }
     format!("{key}.{path}")
 }

@@ -201,6 +201,19 @@ fn a_name_without_end_over_many_values_is_refused() {
     );
 }
 
+/// Nor are the values of one record without end.
+#[test]
+fn values_without_end_in_one_record_are_refused() {
+    let inner = vec!["\"a\":1"; 150_000].join(",");
+    let body = format!("{{\"timestamp\":1763596800,\"k\":{{{inner}}}}}");
+    let errors = read(body.as_bytes(), reading()).unwrap_err();
+    assert!(
+        errors[0].detail.contains("more than 100000 values"),
+        "{}",
+        errors[0].detail
+    );
+}
+
 /// Thousands of columns that all look like counters are looked at once each.
 #[test]
 fn many_columns_are_read_in_one_pass() {

@@ -1,4 +1,4 @@
-//! What a comparison, or the full run of one, would start within what is left of the pipeline's budget.
+//! Plans a comparison, or the full run of one, within what is left of the pipeline's budget.
 
 use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding};
 use bakeoff_domain::money::Usd;

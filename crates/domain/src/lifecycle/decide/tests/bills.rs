@@ -20,7 +20,8 @@ fn a_vanished_job_is_billed_to_the_last_moment() {
     );
 }
 
-/// The service was down for three days, and the job was deleted meanwhile. Only what nobody but us ends has run on:
+/// The service was down for three days, and the job was deleted meanwhile. Only a job that SageMaker never ends by
+/// itself has run on:
 /// an endpoint is billed until its end, where that is known.
 #[test]
 fn an_estimate_never_exceeds_the_longest_life_of_the_job() {
