@@ -7,6 +7,7 @@ pub(crate) mod reads;
 mod specs;
 
 pub(crate) use ports::{create_job, ports_of, request_of};
+pub(crate) use reads::problem;
 pub(crate) use specs::{on_p5, spec, spot_spec};
 
 use std::io::{BufRead, BufReader};
@@ -15,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bakeoff_api::experiments::CreatedExperiment;
 use bakeoff_domain::ids::{ApiKeyId, ProjectId};
 use bakeoff_domain::lifecycle::policy::Policy;
 use bakeoff_domain::lifecycle::queue::{self, Waiting};
@@ -354,7 +356,8 @@ impl TestApp {
     pub(crate) async fn start(&self, spec: &Value) -> String {
         let (status, body) = self.post("/v1/experiments", spec).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
-        body["id"].as_str().expect("an id").to_owned()
+        let created: CreatedExperiment = serde_json::from_value(body).expect("an experiment");
+        created.id.to_string()
     }
 
     /// Tells the region something.
@@ -491,13 +494,8 @@ impl TestApp {
 
     /// Dollars that the region has billed for all jobs by now.
     pub(crate) async fn billed_usd(&self) -> f64 {
-        let record = self.record().await;
-        record["jobs"]
-            .as_array()
-            .expect("jobs")
-            .iter()
-            .map(|job| job["micro_usd"].as_f64().expect("its bill") / 1e6)
-            .sum()
+        let jobs = self.jobs().await;
+        jobs.iter().map(reads::RegionJob::usd).sum()
     }
 
     /// In steps of five minutes until the experiment has ended, or `hours` have passed; then
@@ -523,9 +521,8 @@ impl TestApp {
     pub(crate) async fn run_until_ended(&self, experiment: &str, hours: i64) -> Value {
         for _ in 0..hours * 12 {
             self.tick().await;
-            let seen = self.get(&format!("/v1/experiments/{experiment}")).await;
-            if !seen["ended_at"].is_null() {
-                return seen;
+            if self.experiment(experiment).await.ended_at.is_some() {
+                return self.get(&format!("/v1/experiments/{experiment}")).await;
             }
             self.advance(TimeDelta::minutes(5)).await;
         }
@@ -564,9 +561,7 @@ impl TestApp {
             .fetch_all(pool)
             .await
             .expect("rows");
-        let mut jobs: Vec<String> = self.record().await["jobs"]
-            .as_array()
-            .expect("jobs")
+        let mut jobs: Vec<String> = jobs(&self.record().await)
             .iter()
             .map(|job| job["name"].as_str().expect("a name").to_owned())
             .filter(|name| !foreign.contains(&name.as_str()))

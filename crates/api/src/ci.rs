@@ -127,6 +127,7 @@ impl From<CiTrigger> for Trigger {
             source_s3_uri: told.source_s3_uri,
             hyperparameters: told.hyperparameters,
             previous: None,
+            made_at: None,
             repository: None,
         }
     }

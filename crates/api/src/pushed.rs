@@ -12,8 +12,9 @@ pub struct Pushed {
     pub stored: u64,
     /// Points that were already stored; they keep their first value.
     pub duplicates: u64,
-    /// Lines that were skipped, if skipping was requested.
+    /// Lines that were skipped, if skipping was requested: the first 20.
     pub skipped: Vec<SkippedLine>,
+    pub skipped_in_all: u64,
     /// What was recognised as what, what was not read and why, and what is odd.
     pub report: MetricsReport,
 }

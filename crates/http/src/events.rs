@@ -34,7 +34,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(2);
 /// Maximum duration of a stream.
 const STREAM_FOR: Duration = Duration::from_mins(15);
-/// A stream's key may be revoked: it is checked before events are read, and this often when there
+/// A stream's key may be revoked, or its session ended: that is checked before events are read, and this often when there
 /// are none.
 const CHECK_KEY_EVERY: Duration = Duration::from_secs(45);
 
@@ -187,7 +187,7 @@ struct Streaming {
 
 /// Reads the stored events, then waits to be woken for more; always by id, so no event is missed or
 /// sent twice. Events have no name of their own, so that a browser's `onmessage` gets all of them.
-/// The stream ends with its experiment, after a time limit, or when its key is revoked; the client
+/// The stream ends with its experiment, after a time limit, or when its key is revoked or its session ended; the client
 /// resumes at `Last-Event-ID`.
 fn stream(
     app: App,

@@ -8,7 +8,9 @@ use axum::response::Response;
 use bakeoff_domain::ids::{ProjectId, RunId, TrialId};
 use bakeoff_domain::measure::metric::{self, Source, Subject};
 use bakeoff_domain::measure::rollup::{Columns, thin};
-use bakeoff_domain::measure::samples::{self, Batch, Conflict, LineError, ReadOptions, Report};
+use bakeoff_domain::measure::samples::{
+    self, Batch, Conflict, LineError, NotRead, ReadOptions, Report,
+};
 use bakeoff_domain::measure::steady::{BUCKET_SECONDS, Bucket, steady};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use serde::Deserialize;
@@ -25,7 +27,7 @@ use bakeoff_service::app::App;
 use bakeoff_service::auth::push_token;
 use bakeoff_service::read::figures::preferred;
 use bakeoff_service::read::sent;
-use bakeoff_store::series::{Appended, Samples, Series, SeriesName};
+use bakeoff_store::series::{Appended, SERIES_MAX, Samples, Series, SeriesName};
 
 /// Maximum size of a push's body.
 pub(crate) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -211,12 +213,27 @@ async fn push(
         stored: appended.stored,
         duplicates: appended.duplicates,
         skipped: skipped.map(Into::into).collect(),
-        report: with_conflicts(batch.report, &appended, &samples).into(),
+        skipped_in_all: batch.skipped_in_all,
+        report: with_unstored(batch.report, &appended, &samples).into(),
     }))
 }
 
-/// Adds what contradicts points that were stored before.
-fn with_conflicts(mut report: Report, appended: &Appended, samples: &Samples) -> Report {
+/// Adds what contradicts points that were stored before, and metrics beyond those that may be sent.
+fn with_unstored(mut report: Report, appended: &Appended, samples: &Samples) -> Report {
+    for name in &appended.no_room {
+        let cells = samples.points.iter().filter(|point| point.name == *name);
+        report.not_read.push(NotRead {
+            column: samples
+                .named
+                .get(*name)
+                .map(|one| one.name.clone())
+                .unwrap_or_default(),
+            why: format!(
+                "{SERIES_MAX} metrics were sent before: a name is a metric, not a moment of it"
+            ),
+            cells: u64::try_from(cells.count()).unwrap_or(u64::MAX),
+        });
+    }
     report.conflicts_in_all += appended.conflicts_in_all;
     for one in &appended.conflicts {
         let metric = samples.named.get(one.name).map(|named| named.name.clone());

@@ -95,7 +95,7 @@ async fn key_of_link(app: &App, token: &str) -> Result<ApiKeyId, Problem> {
 #[utoipa::path(post, path = "/v1/login-links", operation_id = "createLoginLink", tag = "sessions",
     responses((status = 201, description = "Made", body = LoginLink), Problems))]
 pub(crate) async fn link(State(app): State<App>, caller: Caller) -> Result<Response, Problem> {
-    if caller.is_session {
+    if caller.is_session() {
         return Err(Problem::not_by_session(
             "a session cannot make another one: send the API key itself (`bakeoff open`)",
         ));

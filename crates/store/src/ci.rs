@@ -5,6 +5,7 @@ pub mod joining;
 pub mod repositories;
 pub mod runs;
 pub mod unmeasured;
+pub mod verdicts;
 pub mod waits;
 
 use bakeoff_domain::ci::{Event, Sender, Trigger};

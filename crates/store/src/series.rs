@@ -30,6 +30,9 @@ use self::write::{differing, write};
 use crate::stored;
 use crate::{Store, StoreError, error, retried};
 
+/// Metrics that may be sent of one trial or run: the row of a metric stays for as long as it does, and a script may make a
+/// name of each step.
+pub const SERIES_MAX: i64 = 10_000;
 /// Maximum number of series ids cached by a process; beyond it, the cache is cleared.
 const REMEMBERED_MAX: usize = 200_000;
 /// If two names mean the same metric, each tries to claim it; by the third round every series has a
@@ -75,6 +78,8 @@ pub struct Appended {
     /// Points that existed with another value, which they keep.
     pub conflicts: Vec<Differing>,
     pub conflicts_in_all: u64,
+    /// Index in [`Samples::named`] of each metric that was not stored: as many as may be have been sent already.
+    pub no_room: Vec<usize>,
 }
 
 /// A point that exists with another value than was sent now.
@@ -159,13 +164,17 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Appended, StoreError> {
         let ids = self.series_ids(source, &samples.named).await?;
+        let has_room = |name: usize| ids.get(name).is_some_and(Option::is_some);
+        let no_room = (0..ids.len()).filter(|name| !has_room(*name)).collect();
         let points = sorted(&samples.points, &ids);
-        let sent = u64::try_from(samples.points.len()).unwrap_or(u64::MAX);
+        let sent = samples.points.iter().filter(|point| has_room(point.name));
+        let sent = u64::try_from(sent.count()).unwrap_or(u64::MAX);
         let is_in_order = self.is_in_order(&points);
         if is_in_order && let Some(stored) = self.append_in_order(&points, now).await? {
             return Ok(Appended {
                 stored,
                 duplicates: sent.saturating_sub(stored),
+                no_room,
                 ..Appended::default()
             });
         }
@@ -189,6 +198,7 @@ impl Store {
             duplicates: sent.saturating_sub(stored + conflicts_in_all),
             conflicts,
             conflicts_in_all,
+            no_room,
         })
     }
 
@@ -378,12 +388,13 @@ impl Store {
         Ok(())
     }
 
-    /// Ids of named series, in the same order; new series are created.
+    /// Ids of named series, in the same order; new series are created. `None`: as many as may be have been sent already.
     pub(super) async fn series_ids(
         &self,
         source: Source,
         named: &[SeriesName],
-    ) -> Result<Vec<i32>, StoreError> {
+    ) -> Result<Vec<Option<i32>>, StoreError> {
+        let mut no_room = BTreeSet::new();
         let known = |memory: &Memory, one: &SeriesName| {
             memory
                 .ids
@@ -394,17 +405,29 @@ impl Store {
             let mut unknown: Vec<&SeriesName> = {
                 let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
                 let ids: Vec<Option<i32>> = named.iter().map(|one| known(&memory, one)).collect();
-                if ids.iter().all(Option::is_some) {
-                    return Ok(ids.into_iter().flatten().collect());
-                }
-                named
+                let unknown: Vec<&SeriesName> = named
                     .iter()
-                    .zip(ids)
-                    .filter(|(_, id)| id.is_none())
+                    .zip(&ids)
+                    .filter(|(one, id)| id.is_none() && !no_room.contains(one.name.as_str()))
                     .map(|(one, _)| one)
-                    .collect()
+                    .collect();
+                if unknown.is_empty() {
+                    return Ok(ids);
+                }
+                unknown
             };
             self.look_up(source, &mut unknown).await?;
+            if matches!(source, Source::Pushed | Source::Imported)
+                && let Some(first) = unknown.first()
+            {
+                let room = self.room(source, first.subject).await?.min(unknown.len());
+                no_room.extend(
+                    unknown
+                        .split_off(room)
+                        .into_iter()
+                        .map(|one| one.name.as_str()),
+                );
+            }
             if !unknown.is_empty() {
                 self.make(source, &unknown).await?;
             }
@@ -451,6 +474,17 @@ impl Store {
             !found.contains(&(place - 1))
         });
         Ok(())
+    }
+
+    /// How many more metrics may be sent of a trial or run.
+    async fn room(&self, source: Source, subject: Subject) -> Result<usize, StoreError> {
+        let count = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count!" FROM series WHERE subject_id = $1 AND source = $2"#,
+            subject.uuid(),
+            source.as_str(),
+        );
+        let left = SERIES_MAX - count.fetch_one(&self.pool).await?;
+        Ok(usize::try_from(left).unwrap_or(0))
     }
 
     async fn make(&self, source: Source, wanted: &[&SeriesName]) -> Result<(), StoreError> {

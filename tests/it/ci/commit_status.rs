@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use bakeoff_api::ci::CiSecret;
 use bakeoff_api::ci_runs::CiRunView;
+use bakeoff_api::commit_status::CommitStatusTarget;
 use bakeoff_domain::delivery::DeliveryState;
 use bakeoff_service::auth::keys::Role;
 use bakeoff_service::tasks;
@@ -18,8 +19,8 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::sync::Notify;
 
-use crate::ci::triggers::{REPOSITORY, created, trigger};
-use crate::support::{TestApp, number, on_p5};
+use crate::ci::triggers::{REPOSITORY, created, run_of, trigger};
+use crate::support::{TestApp, number, on_p5, problem};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 const TOKEN: &str = "github_pat_sesame";
@@ -138,7 +139,7 @@ async fn started(test: &TestApp, own: &CiSecret, delivery: &str, number: Option<
     }
     let (status, answer) = trigger(test, own, &body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    answer["run_id"].as_str().unwrap().to_owned()
+    run_of(&answer)
 }
 
 async fn read(test: &TestApp, run: &str) -> CiRunView {
@@ -173,7 +174,8 @@ async fn github_is_told_from_the_start_to_the_verdict(pool: PgPool) {
         json!({"host": "github", "repository": "acme/legal", "api_url": url, "token": TOKEN});
     let (status, shown) = set(&test, &own, &body).await;
     assert_eq!(status, StatusCode::OK, "{shown:#}");
-    assert_eq!(shown["context"], "bakeoff/nightly");
+    let shown: CommitStatusTarget = serde_json::from_value(shown).unwrap();
+    assert_eq!(shown.context, "bakeoff/nightly");
     let run = started(&test, &own, "1", None).await;
     sent(&test).await;
     let first = host.taken();
@@ -552,8 +554,9 @@ async fn bad_targets_are_refused_and_a_token_stays_with_its_host(pool: PgPool) {
     ] {
         let (status, answer) = set(&test, &own, &body).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
-        assert_eq!(answer["errors"][0]["pointer"], pointer, "{answer:#}");
         assert!(!answer.to_string().contains("sesame"), "{answer:#}");
+        let problem = problem(answer);
+        assert_eq!(problem.errors[0].pointer, pointer, "{problem:#?}");
     }
     assert_eq!(set(&test, &own, &good).await.0, StatusCode::OK);
     // Without credentials those that are stored stay, but for the same host only.

@@ -6,8 +6,11 @@ use std::process::{Command, Output};
 
 use bakeoff_api::ci::CiSecret;
 use bakeoff_api::ci_runs::CiRunView;
+use bakeoff_api::events::EventData;
 use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
+use bakeoff_domain::event::EventSeverity;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_service::tasks;
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};
@@ -15,8 +18,8 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::ci::commit_status;
-use crate::ci::triggers::{REPOSITORY, created, from_github, trigger};
-use crate::support::{TestApp, number, on_p5, scratch};
+use crate::ci::triggers::{REPOSITORY, created, from_github, led_to, pointers, run_of, trigger};
+use crate::support::{TestApp, number, on_p5, problem, scratch, spec};
 
 const GOOD: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 const DEARER: &str = "b00b1e5d7e55d3b0a8c6f4e2019b7d5c3a1f8e61";
@@ -41,7 +44,7 @@ fn push(commit: &str) -> String {
 async fn pushed(test: &TestApp, own: &CiSecret, commit: &str) -> String {
     let (status, answer) = from_github(test, own, "push", &push(commit)).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    answer["run_id"].as_str().unwrap().to_owned()
+    run_of(&answer)
 }
 
 async fn read(test: &TestApp, id: &str) -> CiRunView {
@@ -129,13 +132,11 @@ async fn a_dearer_commit_regresses_and_ci_hears_of_it(pool: PgPool) {
         second.summary
     );
     for run in [&first, &second] {
-        let trials = test
-            .get(&format!("/v1/experiments/{}/trials", run.experiment_ids[0]))
-            .await;
-        for trial in trials["items"].as_array().unwrap() {
+        let experiment = run.experiment_ids[0].to_string();
+        for trial in test.trials(&experiment).await {
             let job = format!(
                 "SELECT job_name FROM jobs WHERE trial_id = '{}'",
-                uuid_of(&trial["id"])
+                trial.id.0
             );
             let job: String = sqlx::query_scalar(sqlx::AssertSqlSafe(job))
                 .fetch_one(&pool)
@@ -181,25 +182,12 @@ async fn a_dearer_commit_regresses_and_ci_hears_of_it(pool: PgPool) {
     .await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     // The alarm of the feed.
-    let alarms = test
-        .get(&format!(
-            "/v1/experiments/{}/events",
-            second.experiment_ids[0]
-        ))
-        .await;
-    let told = alarms["items"].as_array().unwrap();
-    let told = told
-        .iter()
-        .find(|one| one["data"]["kind"] == "ci.decided")
-        .unwrap();
-    assert_eq!(
-        (&told["severity"], &told["data"]["run_id"]),
-        (&json!("warning"), &json!(id))
-    );
-}
-
-fn uuid_of(id: &Value) -> uuid::Uuid {
-    uuid::Uuid::try_parse(id.as_str().unwrap().rsplit_once('_').unwrap().1).unwrap()
+    let events = test.events(&second.experiment_ids[0].to_string()).await;
+    let told = events.iter().find_map(|one| match &one.data {
+        Some(EventData::CiDecided(news)) => Some((one.severity, news.run_id)),
+        _ => None,
+    });
+    assert_eq!(told, Some((EventSeverity::Warning, second.id)));
 }
 
 /// A change that costs more and was meant: once accepted, later commits are compared with it, and the release says how
@@ -217,9 +205,10 @@ async fn an_accepted_change_begins_a_level(pool: PgPool) {
     let path = format!("/v1/ci-runs/{}/acceptance", second.id);
     let (status, answer) = test.put(&path, &json!({"accepted": true})).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let accepted: CiRunView = serde_json::from_value(answer).unwrap();
     assert_eq!(
-        (&answer["begins_level"], &answer["state"]),
-        (&json!(true), &json!("success"))
+        (accepted.begins_level, accepted.state),
+        (true, CiState::Success)
     );
     let output = gate(&test, &["--run", &second.id.to_string()], &scratch("gate")).await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -282,6 +271,34 @@ async fn a_commit_that_fails_is_an_error(pool: PgPool) {
     assert!(said.contains("there is no CI run"), "{said}");
 }
 
+/// A trial whose quota is nothing is left out of the verdict. Resumed afterwards, it would be paid for, and the next
+/// delivery of its commit would pay for it again.
+#[sqlx::test(migrations = false)]
+async fn what_a_verdict_left_out_is_not_resumed(pool: PgPool) {
+    let test = TestApp::with_faults(pool, &["--quota-of", "ml.p4de.24xlarge=0"]).await;
+    test.tick().await;
+    let mut body = template(1);
+    let image = body["spec"]["workload"]["image"].take();
+    body["spec"] = spec();
+    body["spec"]["workload"]["image"] = image;
+    let own = created(&test, &body).await;
+    let run = judged_push(&test, &own, GOOD).await;
+    assert!(
+        run.summary.contains("p4de was not measured"),
+        "{}",
+        run.summary
+    );
+    let experiment = run.experiment_ids[0];
+    let path = format!("/v1/experiments/{experiment}/resume");
+    let (status, answer) = test.post(&path, &json!({})).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{answer:#}");
+    let problem = problem(answer);
+    assert_eq!(problem.code, "ci-run-is-judged", "{problem:#?}");
+    test.tick().await;
+    let states = test.trials(&experiment.to_string()).await;
+    assert_eq!(states[0].state, TrialState::Parked);
+}
+
 /// What a person has to look at, or has cancelled, is an error: CI does not wait for days, and nothing is accepted.
 #[sqlx::test(migrations = false)]
 async fn a_run_that_nobody_ends_is_an_error(pool: PgPool) {
@@ -294,6 +311,15 @@ async fn a_run_that_nobody_ends_is_an_error(pool: PgPool) {
         "{run:#?}"
     );
     assert!(run.summary.contains("denied"), "{}", run.summary);
+    // What waited for a person waits no longer: resumed, it would be paid for, and change nothing.
+    let left = run.experiment_ids[0].to_string();
+    test.run_until_ended(&left, 1).await;
+    let resume = format!("/v1/experiments/{left}/resume");
+    assert_eq!(test.post(&resume, &json!({})).await.0, StatusCode::OK);
+    assert_eq!(
+        test.experiment(&left).await.state,
+        ExperimentState::Cancelled
+    );
     let id = pushed(&test, &own, DEARER).await;
     let experiment = read(&test, &id).await.experiment_ids[0];
     test.post(&format!("/v1/experiments/{experiment}/cancel"), &json!({}))
@@ -311,16 +337,10 @@ async fn a_gate_takes_only_trials_that_compare(pool: PgPool) {
     racing["spec"]["stopping_policy"] = json!("race");
     racing["spec"]["keep_alive_seconds"] = json!(600);
     racing["settings"]["gate"]["limits"] = json!([]);
-    let (status, problem) = test.post("/v1/ci-templates", &racing).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let pointers: Vec<_> = problem["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| &one["pointer"])
-        .collect();
+    let (status, answer) = test.post("/v1/ci-templates", &racing).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
     assert_eq!(
-        pointers,
+        pointers(answer),
         [
             "/settings/gate/limits",
             "/spec/stopping_policy",
@@ -363,10 +383,8 @@ async fn an_inconclusive_commit_is_measured_again_and_each_round_once(pool: PgPo
         2
     );
     // Names say which round it is.
-    let last = test
-        .get(&format!("/v1/experiments/{}", run.experiment_ids[2]))
-        .await;
-    assert!(last["name"].as_str().unwrap().ends_with(" (3)"), "{last:#}");
+    let last = test.experiment(&run.experiment_ids[2].to_string()).await;
+    assert!(last.name.ends_with(" (3)"), "{last:#?}");
 }
 
 /// Equal commits, each on hosts of its own: at most one in twenty is called worse.
@@ -376,14 +394,9 @@ async fn equal_commits_pass_from_end_to_end(pool: PgPool) {
     let mut once = template(1);
     // One trial alone would call one in nine worse.
     once["settings"]["gate"]["rounds"] = json!(1);
-    let (status, problem) = test.post("/v1/ci-templates", &once).await;
-    assert_eq!(
-        (status, &problem["errors"][0]["pointer"]),
-        (
-            StatusCode::UNPROCESSABLE_ENTITY,
-            &json!("/settings/gate/rounds")
-        )
-    );
+    let (status, answer) = test.post("/v1/ci-templates", &once).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    assert_eq!(pointers(answer)[0], "/settings/gate/rounds");
     once["settings"]["gate"]["rounds"] = json!(2);
     let own = created(&test, &once).await;
     let mut verdicts = Vec::new();
@@ -407,18 +420,18 @@ async fn a_pull_request_is_judged_and_never_a_baseline(pool: PgPool) {
     let body = json!({"delivery_id": "7", "commit": DEARER, "pull_request": 7, "branch": "main"});
     let (status, answer) = trigger(&test, &own, &body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    let run = judged(&test, answer["run_id"].as_str().unwrap()).await;
+    let run = judged(&test, &run_of(&answer)).await;
     assert_eq!(
         (run.verdict, run.accepted_at),
         (Some(Verdict::Passed), None),
         "{run:#?}"
     );
-    let found = test
-        .get(&format!("/v1/ci-runs?commit={DEARER}&verdict=passed"))
+    let found: Vec<CiRunView> = test
+        .page(&format!("/v1/ci-runs?commit={DEARER}&verdict=passed"))
         .await;
-    assert_eq!(found["items"].as_array().unwrap().len(), 1);
-    let found = test.get("/v1/ci-runs?verdict=regressed").await;
-    assert_eq!(found["items"].as_array().unwrap().len(), 0);
+    assert_eq!(found.len(), 1);
+    let found: Vec<CiRunView> = test.page("/v1/ci-runs?verdict=regressed").await;
+    assert_eq!(found.len(), 0);
     let report = test.get(&format!("/v1/ci-runs/{}/report", run.id)).await;
     assert!(
         report
@@ -438,10 +451,8 @@ async fn a_pull_request_is_judged_and_never_a_baseline(pool: PgPool) {
         "{:#}",
         one.1
     );
-    assert_eq!(
-        (&one.1["run_id"], &two.1["duplicate"]),
-        (&two.1["run_id"], &json!(true))
-    );
+    assert_eq!(run_of(&one.1), run_of(&two.1));
+    assert!(led_to(&two.1).duplicate, "{:#}", two.1);
     assert_eq!(test.post(&path, &other).await.0, StatusCode::CONFLICT);
     let (status, _) = test
         .send(test.request(Method::GET, "/v1/ci-runs", "nobody"))

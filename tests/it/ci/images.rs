@@ -4,14 +4,14 @@
 use bakeoff_api::ci::CiSecret;
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_domain::ci::gate::Verdict;
-use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_service::tasks;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::ci::triggers::{REPOSITORY, created, trigger};
+use crate::ci::triggers::{REPOSITORY, created, led_to, run_of, trigger};
 use crate::support::{TestApp, number, on_p5};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
@@ -26,7 +26,7 @@ async fn started(test: &TestApp, own: &CiSecret) -> CiRunView {
     let body = json!({"delivery_id": "1", "commit": COMMIT, "branch": "main"});
     let (status, answer) = trigger(test, own, &body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    read(test, answer["run_id"].as_str().unwrap()).await
+    read(test, &run_of(&answer)).await
 }
 
 async fn read(test: &TestApp, id: &str) -> CiRunView {
@@ -69,8 +69,9 @@ async fn a_run_waits_for_its_image_and_pins_it(pool: PgPool) {
         );
     }
     test.region_post("/_sim/setup", &json!({})).await;
-    let view = test.run_to_end(&experiment, 24).await;
-    assert_eq!(view["state"], "completed", "{view:#}");
+    test.run_to_end(&experiment, 24).await;
+    let view = test.experiment(&experiment).await;
+    assert_eq!(view.state, ExperimentState::Completed, "{view:#?}");
     let run = read(&test, &run.id.to_string()).await;
     let digest = run.image_digest.unwrap();
     let images = images(&test).await;
@@ -122,8 +123,9 @@ async fn a_registry_that_does_not_answer_ends_nothing(pool: PgPool) {
     assert_eq!(trial.state, TrialState::Queued, "{trial:?}");
     assert!(trial.reason.unwrap().contains("waits for ECR"));
     test.call_aws_at(&region, &s3).await;
-    let view = test.run_to_end(&experiment, 24).await;
-    assert_eq!(view["state"], "completed", "{view:#}");
+    test.run_to_end(&experiment, 24).await;
+    let view = test.experiment(&experiment).await;
+    assert_eq!(view.state, ExperimentState::Completed, "{view:#?}");
 }
 
 /// A required check does not hang for ever: after a day without an answer its run is an error that says why.
@@ -225,28 +227,19 @@ async fn what_runs_is_the_commit(pool: PgPool) {
         let (status, answer) = trigger(&test, &own, body).await;
         assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
         test.tick().await;
-        let path = format!(
-            "/v1/experiments/{}/trials",
-            answer["experiment_id"].as_str().unwrap()
-        );
-        let trials = test.get(&path).await;
+        let experiment = led_to(&answer).experiment_id.unwrap().to_string();
+        let trial = test.trials(&experiment).await[0].id.to_string();
         let jobs = test.jobs().await;
-        let trial = trials["items"][0]["id"].as_str().unwrap();
         let job = jobs
             .iter()
-            .find(|job| job.trial.as_deref() == Some(trial))
+            .find(|job| job.trial.as_deref() == Some(trial.as_str()))
             .unwrap();
         let url = format!("{}/_sim/requests/{}", test.region.url, job.name);
         let sent: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
         // By the digest that the tag has now.
-        let run = test
-            .get(&format!(
-                "/v1/ci-runs/{}",
-                answer["run_id"].as_str().unwrap()
-            ))
-            .await;
-        let pinned = run["image_digest"]
-            .as_str()
+        let run = read(&test, &run_of(&answer)).await;
+        let pinned = run
+            .image_digest
             .map(|digest| format!("{REPOSITORY}@{digest}"));
         assert_eq!(
             sent["AlgorithmSpecification"]["TrainingImage"],

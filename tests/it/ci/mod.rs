@@ -5,5 +5,6 @@ pub(crate) mod forgeries;
 pub(crate) mod gate;
 pub(crate) mod images;
 pub(crate) mod one_bill;
+pub(crate) mod superseding;
 pub(crate) mod triggers;
 pub(crate) mod waits;

@@ -1,34 +1,30 @@
-//! One commit, one bill: whoever tells of a commit joins its run, a repeat says so, a newer commit of a branch ends the
-//! runs of earlier ones, and another repository starts nothing.
+//! One commit, one bill: whoever tells of a commit joins its run, a repeat says so, and another repository starts nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_api::ci::{CiNotMeasured, CiSecret};
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_api::page::Page;
-use bakeoff_domain::ci::commit_status::CiState;
 use bakeoff_domain::ci::gate::Verdict;
 use bakeoff_domain::ci::unmeasured::Unmeasured;
 use bakeoff_domain::money::Usd;
-use bakeoff_service::tasks;
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::ci::commit_status::{Host, set};
-use crate::ci::triggers::{REPOSITORY, created, from_github, send, trigger};
+use crate::ci::triggers::{REPOSITORY, created, from_github, led_to, run_of, send, trigger};
 use crate::money::budgets::used;
-use crate::support::{TestApp, number, on_p5};
+use crate::support::{TestApp, number, on_p5, problem};
 
-const FIRST: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
-const SECOND: &str = "b00b1e5d7e55d3b0a8c6f4e2019b7d5c3a1f8e61";
-const THIRD: &str = "c0ffee5d7e55d3b0a8c6f4e2019b7d5c3a1f8e62";
-const EXPERIMENTS: &str = "SELECT count(*) FROM experiments";
+pub(crate) const FIRST: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
+pub(crate) const SECOND: &str = "b00b1e5d7e55d3b0a8c6f4e2019b7d5c3a1f8e61";
+pub(crate) const THIRD: &str = "c0ffee5d7e55d3b0a8c6f4e2019b7d5c3a1f8e62";
+pub(crate) const EXPERIMENTS: &str = "SELECT count(*) FROM experiments";
 
 /// With a gate on main, whose commits are all measured.
-fn template() -> Value {
+pub(crate) fn template() -> Value {
     let mut spec = on_p5(1);
     spec["workload"]["image"] = json!(format!("{REPOSITORY}:${{ci.commit}}"));
     json!({"name": "nightly", "spec": spec, "settings": {"pull_requests": true, "gate": {
@@ -36,32 +32,32 @@ fn template() -> Value {
 }
 
 /// A push as GitHub tells it: what the branch was before, and where.
-fn push(branch: &str, before: &str, commit: &str) -> Value {
+pub(crate) fn push(branch: &str, before: &str, commit: &str) -> Value {
     json!({"ref": format!("refs/heads/{branch}"), "before": before, "after": commit, "deleted": false,
         "repository": {"id": 7, "full_name": "acme/legal"}, "head_commit": {"id": commit}})
 }
 
-async fn pushed(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
+pub(crate) async fn pushed(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
     from_github(test, own, "push", &body.to_string()).await
 }
 
 /// The run that an answer names.
-fn run_in((status, answer): &(StatusCode, Value)) -> String {
+pub(crate) fn run_in((status, answer): &(StatusCode, Value)) -> String {
     assert_eq!(*status, StatusCode::ACCEPTED, "{answer:#}");
-    answer["run_id"].as_str().unwrap().to_owned()
+    run_of(answer)
 }
 
 /// As `bakeoff gate` starts it.
-async fn gated(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
+pub(crate) async fn gated(test: &TestApp, own: &CiSecret, body: &Value) -> (StatusCode, Value) {
     test.post(&format!("/v1/ci-templates/{}/runs", own.id), body)
         .await
 }
 
-async fn read(test: &TestApp, id: &str) -> CiRunView {
+pub(crate) async fn read(test: &TestApp, id: &str) -> CiRunView {
     test.read(&format!("/v1/ci-runs/{id}")).await
 }
 
-async fn unmeasured(test: &TestApp, own: &CiSecret) -> Vec<CiNotMeasured> {
+pub(crate) async fn unmeasured(test: &TestApp, own: &CiSecret) -> Vec<CiNotMeasured> {
     let page: Page<CiNotMeasured> = test
         .read(&format!("/v1/ci-templates/{}/unmeasured", own.id))
         .await;
@@ -69,7 +65,7 @@ async fn unmeasured(test: &TestApp, own: &CiSecret) -> Vec<CiNotMeasured> {
 }
 
 /// In steps of ten minutes until there is a verdict.
-async fn judged(test: &TestApp, id: &str) -> CiRunView {
+pub(crate) async fn judged(test: &TestApp, id: &str) -> CiRunView {
     for _ in 0..200 {
         test.tick().await;
         let run = read(test, id).await;
@@ -107,7 +103,7 @@ async fn whoever_tells_of_a_commit_joins_its_run(pool: PgPool) {
     joined.push(from_github(&test, &own, "pull_request", &request.to_string()).await);
     for answer in &joined {
         assert_eq!(run_in(answer), first, "{answer:#?}");
-        assert_eq!(answer.1["duplicate"], true);
+        assert!(led_to(&answer.1).duplicate, "{answer:#?}");
     }
     assert_eq!(number(&pool, EXPERIMENTS).await, 1);
     // The verdict is the same one, also afterwards.
@@ -198,7 +194,7 @@ async fn a_day_of_deliveries_is_one_experiment_a_commit(pool: PgPool) {
     for (commit, (status, answer)) in &answers {
         *counts.entry(*status).or_default() += 1;
         if *status == StatusCode::ACCEPTED {
-            let run = answer["run_id"].as_str().unwrap().to_owned();
+            let run = run_of(answer);
             runs.entry(commit.clone()).or_default().insert(run);
         }
     }
@@ -345,106 +341,6 @@ async fn another_branch_is_no_baseline(pool: PgPool) {
     );
 }
 
-/// A newer push ends the run of the one before: its job is stopped, and its status says by which commit.
-#[sqlx::test(migrations = false)]
-async fn a_newer_commit_ends_the_runs_before_it(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let own = created(&test, &template()).await;
-    let host = Host::default();
-    let target = json!({"host": "github", "repository": "acme/legal", "api_url": host.start().await, "token": "ghp_x"});
-    assert_eq!(set(&test, &own, &target).await.0, StatusCode::OK);
-    let first = run_in(&pushed(&test, &own, &push("topic", THIRD, FIRST)).await);
-    let on_main =
-        run_in(&pushed(&test, &own, &push("main", THIRD, &FIRST.replace('4', "5"))).await);
-    test.tick().await;
-    assert_eq!(test.jobs().await.len(), 2);
-    let second = run_in(&pushed(&test, &own, &push("topic", FIRST, SECOND)).await);
-    run_in(&pushed(&test, &own, &push("main", FIRST, &SECOND.replace('b', "a"))).await);
-    test.tick().await;
-    let ended = read(&test, &first).await;
-    assert_eq!(ended.summary, format!("superseded by {SECOND}"));
-    assert_eq!(
-        (ended.verdict, ended.state),
-        (Some(Verdict::Error), CiState::Error)
-    );
-    assert_eq!(ended.superseded_by.unwrap().to_string(), second);
-    tasks::commit_statuses::tick(&test.app).await.unwrap();
-    let shown = host.taken();
-    let of_first = format!("POST /api/repos/acme/legal/statuses/{FIRST}");
-    let last = shown.iter().rfind(|one| one.what == of_first).unwrap();
-    assert_eq!(last.body["description"], format!("superseded by {SECOND}"));
-    // The baseline's branch is measured commit by commit.
-    assert_eq!(read(&test, &on_main).await.superseded_by, None);
-    let experiment = ended.experiment_ids[0].to_string();
-    let view = test.run_until_ended(&experiment, 24).await;
-    assert_eq!(view["state"], "cancelled", "{view:#}");
-    assert!(judged(&test, &second).await.verdict.is_some());
-    // A script whose job waited for long joins what became of its commit, and ends nothing.
-    let late = json!({"delivery_id": "1", "commit": FIRST, "branch": "topic"});
-    assert_eq!(run_in(&gated(&test, &own, &late).await), first);
-    // The branch is put back: the commit is measured after all.
-    let back = run_in(&pushed(&test, &own, &push("topic", SECOND, FIRST)).await);
-    assert_ne!(back, first);
-    assert_eq!(read(&test, &back).await.superseded_by, None);
-    // And by two commits at once.
-    let fourth = SECOND.replace('b', "d");
-    run_in(&pushed(&test, &own, &push("topic", FIRST, SECOND)).await);
-    run_in(&pushed(&test, &own, &push("topic", SECOND, &fourth)).await);
-    let back = run_in(&pushed(&test, &own, &push("topic", &fourth, FIRST)).await);
-    assert_eq!(read(&test, &back).await.superseded_by, None);
-}
-
-/// Only the host knows the order of commits: the job of an older commit may arrive later.
-#[sqlx::test(migrations = false)]
-async fn a_script_ends_no_run(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let own = created(&test, &template()).await;
-    let told =
-        |id: &str, commit: &str| json!({"delivery_id": id, "commit": commit, "branch": "topic"});
-    let newer = run_in(&gated(&test, &own, &told("2", SECOND)).await);
-    let older = run_in(&gated(&test, &own, &told("1", FIRST)).await);
-    test.tick().await;
-    for run in [&newer, &older] {
-        let seen = read(&test, run).await;
-        assert_eq!((seen.superseded_by, seen.verdict), (None, None));
-    }
-}
-
-/// Webhooks may come in any order: one that is older than what has come ends nothing, and is not measured.
-#[sqlx::test(migrations = false)]
-async fn an_older_push_that_comes_late_ends_nothing(pool: PgPool) {
-    let test = TestApp::new(pool.clone()).await;
-    let own = created(&test, &template()).await;
-    let second = run_in(&pushed(&test, &own, &push("topic", FIRST, SECOND)).await);
-    let (status, late) = pushed(&test, &own, &push("topic", THIRD, FIRST)).await;
-    assert_eq!(status, StatusCode::OK, "{late:#}");
-    assert_eq!(
-        late["ignored"],
-        format!("superseded by {SECOND}, a newer commit whose webhook came first")
-    );
-    assert_eq!(unmeasured(&test, &own).await.len(), 1);
-    test.tick().await;
-    assert_eq!(read(&test, &second).await.superseded_by, None);
-    assert_eq!(number(&pool, EXPERIMENTS).await, 1);
-}
-
-/// `supersede` turned off, and turned on for all branches.
-#[sqlx::test(migrations = false)]
-async fn superseding_is_a_setting(pool: PgPool) {
-    let test = TestApp::new(pool).await;
-    for (setting, branch, is_ended) in [(false, "topic", false), (true, "main", true)] {
-        let mut body = template();
-        body["name"] = json!(format!("{setting}"));
-        body["settings"]["supersede"] = json!(setting);
-        let own = created(&test, &body).await;
-        let first = run_in(&pushed(&test, &own, &push(branch, THIRD, FIRST)).await);
-        pushed(&test, &own, &push(branch, FIRST, SECOND)).await;
-        test.tick().await;
-        let ended = read(&test, &first).await.superseded_by.is_some();
-        assert_eq!(ended, is_ended, "{setting} {branch}");
-    }
-}
-
 /// A template belongs to the repository of its first push, or to the one that it names.
 #[sqlx::test(migrations = false)]
 async fn another_repository_starts_nothing(pool: PgPool) {
@@ -453,17 +349,11 @@ async fn another_repository_starts_nothing(pool: PgPool) {
     run_in(&pushed(&test, &own, &push("main", SECOND, FIRST)).await);
     let mut foreign = push("main", FIRST, SECOND);
     foreign["repository"] = json!({"id": 99, "full_name": "evil/legal"});
-    let (status, problem) = pushed(&test, &own, &foreign).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let error = &problem["errors"][0];
-    assert_eq!(error["pointer"], "/repository");
-    assert!(
-        error["fix"]
-            .as_str()
-            .unwrap()
-            .contains("settings.repository"),
-        "{error:#}"
-    );
+    let (status, answer) = pushed(&test, &own, &foreign).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let error = problem(answer).errors.remove(0);
+    assert_eq!(error.pointer, "/repository");
+    assert!(error.fix.contains("settings.repository"), "{error:#?}");
     let kept = unmeasured(&test, &own).await;
     assert_eq!(
         (kept[0].outcome, kept[0].commit.as_str()),

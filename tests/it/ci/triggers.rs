@@ -1,7 +1,9 @@
 //! CI: templates with places for the commit, and webhooks as CI, GitHub and GitLab send them: signed, counted once,
 //! checked before anything is stored.
 
-use bakeoff_api::ci::{CiSecret, CiTemplate};
+use bakeoff_api::ci::{CiSecret, CiStarted, CiTemplate};
+use bakeoff_api::experiments::ExperimentSummary;
+use bakeoff_api::page::Page;
 use bakeoff_process::clock::real_now;
 use bakeoff_service::auth::keys::Role;
 use base64::Engine;
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, problem, spec};
 
 const COMMIT: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 pub(crate) const REPOSITORY: &str = "111122223333.dkr.ecr.us-east-1.amazonaws.com/legal-lora";
@@ -57,17 +59,25 @@ async fn the_example_is_a_template(pool: PgPool) {
 
 /// The pointers of what is wrong with a template.
 async fn wrong(test: &TestApp, template: &Value) -> Vec<String> {
-    let (status, problem) = test.post("/v1/ci-templates", template).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    pointers(&problem)
+    let (status, answer) = test.post("/v1/ci-templates", template).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    pointers(answer)
 }
 
-fn pointers(problem: &Value) -> Vec<String> {
-    let errors = problem["errors"].as_array().unwrap();
-    errors
-        .iter()
-        .map(|one| one["pointer"].as_str().unwrap().to_owned())
-        .collect()
+/// Where a refused request is wrong.
+pub(crate) fn pointers(answer: Value) -> Vec<String> {
+    let errors = problem(answer).errors.into_iter();
+    errors.map(|one| one.pointer).collect()
+}
+
+/// What a delivery has led to.
+pub(crate) fn led_to(answer: &Value) -> CiStarted {
+    serde_json::from_value(answer.clone()).unwrap_or_else(|error| panic!("{error}: {answer:#}"))
+}
+
+/// The run that a delivery has started or joined.
+pub(crate) fn run_of(answer: &Value) -> String {
+    led_to(answer).run_id.unwrap().to_string()
 }
 
 /// Sends a body with headers, without a key.
@@ -121,9 +131,8 @@ pub(crate) async fn from_github(
     send(test, &own.github_path, &headers, body).await
 }
 
-async fn experiments(test: &TestApp) -> Vec<Value> {
-    let all = test.get("/v1/experiments").await;
-    all["items"].as_array().unwrap().clone()
+async fn experiments(test: &TestApp) -> Vec<ExperimentSummary> {
+    test.page("/v1/experiments").await
 }
 
 #[sqlx::test(migrations = false)]
@@ -140,13 +149,14 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
     let three = deliver(&test, &id, &signature, &body).await;
     let statuses = [one.0, two.0, three.0];
     assert_eq!(statuses, [StatusCode::ACCEPTED; 3], "{one:?}");
+    let [one, two, three] = [&one.1, &two.1, &three.1].map(led_to);
     assert_eq!(
-        (&one.1["experiment_id"], &three.1["duplicate"]),
-        (&two.1["experiment_id"], &json!(true))
+        (one.experiment_id.unwrap(), three.duplicate),
+        (two.experiment_id.unwrap(), true)
     );
     let all = experiments(&test).await;
     assert_eq!(all.len(), 1);
-    let started = test.experiment(all[0]["id"].as_str().unwrap()).await;
+    let started = test.experiment(&all[0].id.to_string()).await;
     assert_eq!(started.spec.workload.unwrap().code_version, COMMIT);
     let next = body.replace("d-1", "d-2");
     assert_eq!(
@@ -155,10 +165,11 @@ async fn a_delivery_starts_one_experiment_however_often_it_comes(pool: PgPool) {
         "the id is under the signature"
     );
     // Under another id it is another delivery of the same commit, which has its run.
-    let next = deliver(&test, &id, &sign(&own.secret, &next), &next).await;
+    let (_, next) = deliver(&test, &id, &sign(&own.secret, &next), &next).await;
+    let next = led_to(&next);
     assert_eq!(
-        (&next.1["duplicate"], &next.1["run_id"]),
-        (&json!(true), &one.1["run_id"])
+        (next.duplicate, next.run_id.unwrap()),
+        (true, one.run_id.unwrap())
     );
 }
 
@@ -168,10 +179,10 @@ async fn what_a_template_does_not_open_stays_closed(pool: PgPool) {
     let own = created(&test, &template()).await;
     let closed = json!({"delivery_id": "1", "commit": COMMIT, "image": format!("{REPOSITORY}@sha256:{}", "ab".repeat(32)),
         "source_s3_uri": "s3://b/s.tar.gz", "hyperparameters": {"learning_rate": "1"}});
-    let (status, problem) = trigger(&test, &own, &closed).await;
+    let (status, answer) = trigger(&test, &own, &closed).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(
-        pointers(&problem),
+        pointers(answer),
         ["/image", "/source_s3_uri", "/hyperparameters/learning_rate"]
     );
     // What may be of another commit, or comes to a shell, is refused.
@@ -181,16 +192,16 @@ async fn what_a_template_does_not_open_stays_closed(pool: PgPool) {
     open["spec"]["workload"]["hyperparameters"] = json!({"branch": "${ci.branch}"});
     let own = created(&test, &open).await;
     let odd = json!({"delivery_id": "1", "commit": "main", "branch": "$(rm -rf /)", "image": format!("{REPOSITORY}:latest")});
-    let (_, problem) = trigger(&test, &own, &odd).await;
-    assert_eq!(pointers(&problem), ["/commit", "/branch", "/image"]);
+    let (_, answer) = trigger(&test, &own, &odd).await;
+    assert_eq!(pointers(answer), ["/commit", "/branch", "/image"]);
     let without = json!({"delivery_id": "1", "commit": COMMIT, "branch": "main"});
-    let (_, problem) = trigger(&test, &own, &without).await;
-    assert_eq!(pointers(&problem), ["/image"]);
+    let (_, answer) = trigger(&test, &own, &without).await;
+    assert_eq!(pointers(answer), ["/image"]);
     let unknown =
         json!({"delivery_id": "1", "commit": COMMIT, "role_arn": "arn:aws:iam::1:role/admin"});
-    let (status, problem) = trigger(&test, &own, &unknown).await;
+    let (status, answer) = trigger(&test, &own, &unknown).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(pointers(&problem), ["/role_arn"]);
+    assert_eq!(pointers(answer), ["/role_arn"]);
     assert_eq!(experiments(&test).await.len(), 0);
 }
 
@@ -274,17 +285,14 @@ fn published(text: &str) -> Vec<(String, Value)> {
 
 /// What an answer says: the commit that it started, or why nothing.
 async fn outcome(test: &TestApp, (status, answer): (StatusCode, Value)) -> String {
-    if let Some(why) = answer["ignored"].as_str() {
+    let said = led_to(&answer);
+    if let Some(why) = said.ignored {
         assert_eq!(status, StatusCode::OK);
-        return why.to_owned();
+        return why;
     }
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    let path = format!(
-        "/v1/experiments/{}",
-        answer["experiment_id"].as_str().unwrap()
-    );
-    let experiment = test.get(&path).await;
-    let image = experiment["spec"]["workload"]["image"].as_str().unwrap();
+    let id = said.experiment_id.unwrap().to_string();
+    let image = test.experiment(&id).await.spec.workload.unwrap().image;
     image.rsplit_once(':').unwrap().1.to_owned()
 }
 
@@ -345,8 +353,8 @@ async fn deliveries_of_github_are_taken_as_published(pool: PgPool) {
         ];
         let (status, answer) = send(&test, &own.github_path, &headers, &form).await;
         assert_eq!(
-            (status, &answer["duplicate"]),
-            (StatusCode::ACCEPTED, &json!(is_again))
+            (status, led_to(&answer).duplicate),
+            (StatusCode::ACCEPTED, is_again)
         );
     }
     assert_eq!(experiments(&test).await.len(), before + 1);
@@ -357,7 +365,7 @@ async fn deliveries_of_github_are_taken_as_published(pool: PgPool) {
     same["pull_request"]["head"]["sha"] = json!(COMMIT);
     same["pull_request"]["body"] = json!("the text \\u0000 keeps nothing away");
     let (_, answer) = from_github(&test, &own, "pull_request", &same.to_string()).await;
-    assert_eq!(answer["duplicate"], true, "{answer:#}");
+    assert!(led_to(&answer).duplicate, "{answer:#}");
     // A name that no template takes in may be as it likes; what an event does not say is told.
     let odd = push
         .replace("release/1", "release/größe#1")
@@ -525,11 +533,9 @@ async fn templates_are_listed_changed_and_deleted(pool: PgPool) {
     changed["spec"]["workload"]["image"] = json!(format!("{REPOSITORY}:v2-${{ci.commit}}"));
     let put = |body: Value| test.send(test.request(Method::PUT, &path, &test.admin).json(&body));
     let (status, answer) = put(changed).await;
-    assert_eq!(
-        (status, &answer["version"]),
-        (StatusCode::OK, &json!(2)),
-        "{answer:#}"
-    );
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let changed: CiTemplate = serde_json::from_value(answer).unwrap();
+    assert_eq!(changed.version, 2);
     let (status, _) = put(json!({"name": "nightly", "spec": spec()})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     let first: CiTemplate = test.read(&format!("{path}?version=1")).await;
@@ -538,11 +544,12 @@ async fn templates_are_listed_changed_and_deleted(pool: PgPool) {
         format!("{REPOSITORY}:${{ci.commit}}")
     );
     let all = test.get("/v1/ci-templates").await;
-    assert_eq!(all["items"][0]["version"], 2);
     assert!(
         !all.to_string().contains(&own.secret),
         "secrets are shown once"
     );
+    let listed: Page<CiTemplate> = serde_json::from_value(all).unwrap();
+    assert_eq!(listed.items[0].version, 2);
     let (_, answer) = trigger(&test, &own, &json!({"delivery_id": "1", "commit": COMMIT})).await;
     let started = outcome(&test, (StatusCode::ACCEPTED, answer)).await;
     assert_eq!(started, format!("v2-{COMMIT}"));

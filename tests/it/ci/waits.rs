@@ -22,10 +22,10 @@ use sqlx::PgPool;
 use tokio::sync::Notify;
 
 use crate::ci::commit_status::{Asked, Host, KEY, set};
-use crate::ci::triggers::{REPOSITORY, created, from_github, trigger};
+use crate::ci::triggers::{REPOSITORY, created, from_github, led_to, run_of, trigger};
 use crate::endpoints::lives::{body as served, created as created_endpoint};
 use crate::service::webhook_endpoints::{Receiver, created as hooked, deliveries};
-use crate::support::{TestApp, listening, number, on_p5};
+use crate::support::{TestApp, listening, number, on_p5, problem};
 
 const FIRST: &str = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
 const SECOND: &str = "b00b1e5d7e55d3b0a8c6f4e2019b7d5c3a1f8e61";
@@ -55,7 +55,7 @@ async fn told(test: &TestApp, template: &Value) -> (CiSecret, Host) {
 async fn started(test: &TestApp, own: &CiSecret, commit: &str) -> String {
     let (status, answer) = from_github(test, own, "push", &push("refs/heads/main", commit)).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    answer["run_id"].as_str().unwrap().to_owned()
+    run_of(&answer)
 }
 
 async fn read(test: &TestApp, id: &str) -> CiRunView {
@@ -148,8 +148,8 @@ async fn a_paused_run_says_so_and_ends_after_a_day(pool: PgPool) {
     // Nothing was spent on it: whoever tells of the commit tries again.
     let body = json!({"delivery_id": "1", "commit": FIRST, "branch": "main"});
     let (_, answer) = trigger(&test, &own, &body).await;
-    assert_ne!(answer["run_id"], json!(run), "{answer:#}");
-    assert_eq!(answer["duplicate"], false);
+    assert_ne!(run_of(&answer), run, "{answer:#}");
+    assert!(!led_to(&answer).duplicate, "{answer:#}");
 }
 
 /// Jobs that run while the experiment is paused are waited for: their run is judged by them.
@@ -278,11 +278,11 @@ async fn a_check_that_no_webhook_can_end_is_refused(pool: PgPool) {
     let own = created(&test, &open).await;
     let host = Host::default();
     let mut target = json!({"host": "github", "repository": "acme/legal", "api_url": host.start().await, "token": "ghp_x"});
-    let (status, problem) = set(&test, &own, &target).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let error = &problem["errors"][0];
-    assert_eq!(error["pointer"], "/gate_only");
-    assert!(error["detail"].as_str().unwrap().contains("${ci.image}"));
+    let (status, answer) = set(&test, &own, &target).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let error = problem(answer).errors.remove(0);
+    assert_eq!(error.pointer, "/gate_only");
+    assert!(error.detail.contains("${ci.image}"), "{error:#?}");
     target["gate_only"] = json!(true);
     assert_eq!(set(&test, &own, &target).await.0, StatusCode::OK);
     // Its pushes are left to the gate.
@@ -297,9 +297,9 @@ async fn a_check_that_no_webhook_can_end_is_refused(pool: PgPool) {
     let (own, host) = told(&test, &json!({"name": "other", "spec": template(false)["spec"], "settings": {"branches": ["main"]}})).await;
     open["name"] = json!("other");
     let path = format!("/v1/ci-templates/{}", own.id);
-    let (status, problem) = test.put(&path, &open).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    assert_eq!(problem["errors"][0]["pointer"], "/spec");
+    let (status, answer) = test.put(&path, &open).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    assert_eq!(problem(answer).errors[0].pointer, "/spec");
     let number = "${ci.pull_request}";
     let mut numbered = template(false);
     numbered["name"] = json!("other");
@@ -382,15 +382,15 @@ async fn a_courier_that_dies_before_it_sends_uses_up_no_try(pool: PgPool) {
     assert_eq!(receiver.taken().len(), 1);
     let seen = deliveries(&test, &own, "").await;
     assert_eq!(
-        (&seen[0]["attempts"], &seen[0]["state"]),
-        (&json!(1), &json!("pending"))
+        (seen[0].attempts, seen[0].state),
+        (1, DeliveryState::Pending)
     );
     test.advance(TimeDelta::minutes(1)).await;
     courier::tick(&test.app).await.unwrap();
     let seen = deliveries(&test, &own, "").await;
     assert_eq!(
-        (&seen[0]["attempts"], &seen[0]["state"]),
-        (&json!(2), &json!("delivered"))
+        (seen[0].attempts, seen[0].state),
+        (2, DeliveryState::Delivered)
     );
     // For ever is bounded.
     test.start(&on_p5(1)).await;
@@ -401,7 +401,7 @@ async fn a_courier_that_dies_before_it_sends_uses_up_no_try(pool: PgPool) {
         test.app.clock.advance(TimeDelta::minutes(6));
     }
     let seen = deliveries(&test, &own, "?state=failed").await;
-    assert_eq!(seen[0]["attempts"], 0, "{seen:#?}");
+    assert_eq!(seen[0].attempts, 0, "{seen:#?}");
     let pending = "SELECT count(*) FROM webhook_deliveries WHERE state = 'pending'";
     assert_eq!(number(&pool, pending).await, 0);
 }
@@ -421,8 +421,7 @@ async fn a_replay_has_all_its_tries(pool: PgPool) {
     }
     let tried = receiver.taken().len();
     let failed = deliveries(&test, &own, "?state=failed").await;
-    let id = failed[0]["id"].as_str().unwrap();
-    let replay = format!("/v1/webhook-deliveries/{id}/replay");
+    let replay = format!("/v1/webhook-deliveries/{}/replay", failed[0].id);
     let (status, answer) = test.post(&replay, &json!({})).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
     receiver.answers(&[500; 3]);
@@ -432,7 +431,7 @@ async fn a_replay_has_all_its_tries(pool: PgPool) {
     }
     assert_eq!(receiver.taken().len(), 4, "{tried} tries before");
     let seen = deliveries(&test, &own, "?state=delivered").await;
-    assert_eq!(seen[0]["attempts"], json!(tried + 4));
+    assert_eq!(usize::try_from(seen[0].attempts).unwrap(), tried + 4);
 }
 
 /// A process that stands still while it gets its token sends nothing once another one has shown what is newer.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use bakeoff_api::logs::LogPartView;
 use bakeoff_api::model_packages::ModelPackageView;
 use bakeoff_api::page::Page;
+use bakeoff_api::pushed::Pushed;
+use bakeoff_api::runs::RunView;
 use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::model_package::{Approval, RegistryState};
 use bakeoff_domain::money::Usd;
@@ -110,7 +112,8 @@ async fn pandas_and_duckdb_read_the_same_totals_from_every_format(pool: PgPool) 
     test.run_to_end(&experiment, 12).await;
     let new = json!({"name": "elsewhere", "hardware": "8x H100", "accelerator_count": 8, "usd_per_hour": 7.92});
     let (_, run) = test.post("/v1/runs", &new).await;
-    let run = run["id"].as_str().unwrap().to_owned();
+    let run: RunView = serde_json::from_value(run).unwrap();
+    let run = run.id.to_string();
     let line = |i: i32| {
         json!({"timestamp": 1_795_046_400 + i * 7, "step": i, "loss": 3.0 + f64::from(i).sin()})
             .to_string()
@@ -123,7 +126,9 @@ async fn pandas_and_duckdb_read_the_same_totals_from_every_format(pool: PgPool) 
             &test.admin,
         )
         .body(lines);
-    assert_eq!(test.send(request).await.1["stored"], 1000);
+    let (_, answer) = test.send(request).await;
+    let pushed: Pushed = serde_json::from_value(answer).unwrap();
+    assert_eq!(pushed.stored, 1000);
     let arguments = [test.url.clone(), test.admin.clone(), experiment, run];
     let checked = tokio::task::spawn_blocking(move || {
         python(
@@ -146,9 +151,7 @@ async fn a_log_in_moto_is_read_as_boto3_reads_it(pool: PgPool) {
     test.tick().await;
     test.advance(TimeDelta::minutes(30)).await;
     test.tick().await;
-    let trials = format!("/v1/experiments/{experiment}/trials");
-    let trials = test.get(&trials).await;
-    let trial = trials["items"][0]["id"].as_str().unwrap().to_owned();
+    let trial = test.trials(&experiment).await[0].id;
     let job = test.jobs().await[0].name.clone();
     let Some(moto) = Moto::start(&job) else {
         return;

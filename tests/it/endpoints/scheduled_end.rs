@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bakeoff_api::endpoints::EndpointView;
+use bakeoff_api::endpoints::{CreatedEndpoint, EndpointView};
+use bakeoff_api::pipelines::CreatedPipeline;
 use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_process::clock::real_sleep;
 use bakeoff_service::app::Settings;
@@ -17,7 +18,7 @@ use sqlx::PgPool;
 use crate::endpoints::lives::{body, created, endpoint, until};
 use crate::pipelines::steps::{pipeline, run_pipeline, turn, with_data};
 use crate::pipelines::tuning::transform;
-use crate::support::{TestApp, jobs, listening, number};
+use crate::support::{TestApp, jobs, listening, number, problem};
 
 pub(crate) const WEEKEND: TimeDelta = TimeDelta::hours(62);
 
@@ -204,14 +205,15 @@ async fn without_a_schedule_the_weekend_costs_what_was_told_for_each_day(pool: P
         .post("/v1/endpoints", &on("ml.p4d.24xlarge", "one"))
         .await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
-    let per_day = answer["absent_service_usd_per_day"].as_f64().unwrap();
-    let told = answer["end_at_aws"].as_str().unwrap();
+    let new: CreatedEndpoint = serde_json::from_value(answer).unwrap();
+    let per_day = new.absent_service_usd_per_day.unwrap().as_f64();
+    let told = new.end_at_aws;
     assert!(
         told.contains("no end at AWS: each day that the service is away costs $")
             && told.contains("--scheduler-role-arn"),
         "{told}"
     );
-    let id = answer["id"].as_str().unwrap().to_owned();
+    let id = new.id.to_string();
     let view = until(&test, &id, EndpointState::InService).await;
     assert_eq!(view.scheduled_end_at, None);
     let rate = view.usd_per_hour.unwrap().as_f64();
@@ -402,7 +404,7 @@ async fn a_missing_right_is_told_in_dollars_or_refused_where_required(pool: PgPo
     test.url = listening(&test.app).await;
     let (status, answer) = test.post("/v1/endpoints", &body("four")).await;
     assert_eq!(status, StatusCode::CONFLICT, "{answer:#}");
-    let detail = answer["detail"].as_str().unwrap();
+    let detail = problem(answer).detail;
     assert!(detail.contains("--scheduler-role-arn"), "{detail}");
     let kinds = jobs(&test.record().await);
     assert_eq!(kinds.len(), 3, "nothing of the last two was created");
@@ -540,9 +542,9 @@ async fn a_transform_that_runs_on_is_stopped_by_aws_while_the_service_is_away(po
         .post("/v1/pipelines", &pipeline(&json!([endless])))
         .await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
-    let told = answer["steps"][0]["end_at_aws"].as_str().unwrap();
+    let new: CreatedPipeline = serde_json::from_value(answer).unwrap();
+    let told = new.steps[0].end_at_aws.as_deref().unwrap();
     assert!(told.contains("AWS itself ends it"), "{told}");
-    let id = answer["id"].as_str().unwrap();
     while jobs(&test.record().await).is_empty() {
         turn(&test).await;
         test.advance(TimeDelta::minutes(1)).await;
@@ -550,7 +552,7 @@ async fn a_transform_that_runs_on_is_stopped_by_aws_while_the_service_is_away(po
     turn(&test).await;
     assert_eq!(schedules_left(&test).await.len(), 1);
     test.advance(WEEKEND).await;
-    run_pipeline(&test, id).await;
+    run_pipeline(&test, &new.id.to_string()).await;
     let record = test.record().await;
     let job = &jobs(&record)[0];
     let of = dollars(&test, job).await;
@@ -572,10 +574,11 @@ async fn a_pipeline_says_what_an_absent_service_costs_for_each_step(pool: PgPool
         json!([transform("one"), {"name": "serve", "after": ["predict"], "endpoint": serve}]);
     let (status, answer) = test.post("/v1/pipelines", &pipeline(&steps)).await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
-    for step in answer["steps"].as_array().unwrap() {
-        let usd = step["absent_service_usd_per_day"].as_f64().unwrap();
-        assert!(usd > 20.0 && usd < 50.0, "one g5.xlarge: {step:#}");
-        let told = step["end_at_aws"].as_str().unwrap();
+    let new: CreatedPipeline = serde_json::from_value(answer).unwrap();
+    for step in &new.steps {
+        let usd = step.absent_service_usd_per_day.unwrap().as_f64();
+        assert!(usd > 20.0 && usd < 50.0, "one g5.xlarge: {step:#?}");
+        let told = step.end_at_aws.as_deref().unwrap();
         assert!(told.contains("no end at AWS: each day"), "{told}");
     }
 }

@@ -1,7 +1,7 @@
 //! What people add to an experiment, call it, and put away: a trial once more, another candidate, labels; archived,
 //! deleted, purged.
 
-use bakeoff_api::experiments::{AddedTrials, ExperimentView};
+use bakeoff_api::experiments::{AddedTrials, ExperimentSummary, ExperimentView};
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use bakeoff_service::auth::keys::Role;
 use bakeoff_service::tasks::{compactor, finalizer};
@@ -11,8 +11,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::ci::triggers::{REPOSITORY, created, trigger};
-use crate::support::{ACCOUNT, TestApp, number, on_p5, spec};
+use crate::ci::triggers::{REPOSITORY, created, led_to, trigger};
+use crate::support::{ACCOUNT, TestApp, number, on_p5, problem, spec};
 
 fn added((status, answer): (StatusCode, Value)) -> AddedTrials {
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
@@ -26,7 +26,8 @@ async fn retried(test: &TestApp, trial: &str) -> (StatusCode, Value) {
 
 fn refused((status, answer): (StatusCode, Value), code: &str) {
     assert_eq!(status, StatusCode::CONFLICT, "{answer:#}");
-    assert_eq!(answer["code"], code, "{answer:#}");
+    let told = problem(answer);
+    assert_eq!(told.code, code, "{told:#?}");
 }
 
 /// A trial that was stopped by mistake runs once more beside the others, and counts.
@@ -55,10 +56,8 @@ async fn a_stopped_trial_is_done_once_more(pool: PgPool) {
         (last.state, last.retry_of.map(|id| id.to_string())),
         (TrialState::Completed, Some(first))
     );
-    let found = test
-        .get(&format!("/v1/experiments/{id}/recommendation"))
-        .await;
-    assert_eq!(found["ranked"].as_array().unwrap().len(), 2, "{found:#}");
+    let found = test.recommendation(&id).await.recommendation;
+    assert_eq!(found.ranked.len(), 2, "{found:#?}");
     assert!(
         (test.billed_usd().await - test.experiment(&id).await.settled_usd.as_f64()).abs() < 0.5
     );
@@ -87,14 +86,14 @@ async fn an_experiment_that_is_over_goes_on(pool: PgPool) {
     let more = added(test.post(&path, &other).await);
     assert_eq!(more.trials.len(), 1);
     // Its name is taken now, and so nothing is added twice.
-    let (status, problem) = test.post(&path, &other).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    let (status, answer) = test.post(&path, &other).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
     other["name"] = json!("none");
     other["instance_type"] = json!("ml.z9.huge");
-    let (status, problem) = test.post(&path, &other).await;
+    let (status, answer) = test.post(&path, &other).await;
     assert_eq!(
-        (status, &problem["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/instance_type"))
+        (status, problem(answer).errors[0].pointer.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/instance_type")
     );
     test.run_to_end(&id, 24).await;
     let view = test.experiment(&id).await;
@@ -111,10 +110,8 @@ async fn an_experiment_that_is_over_goes_on(pool: PgPool) {
             TrialState::Completed
         ]
     );
-    let found = test
-        .get(&format!("/v1/experiments/{id}/recommendation"))
-        .await;
-    assert_eq!(found["ranked"][0]["candidate"], "p4de", "{found:#}");
+    let found = test.recommendation(&id).await.recommendation;
+    assert_eq!(found.ranked[0].candidate, "p4de", "{found:#?}");
 }
 
 /// What a person adds between the finalizer's look and its answer is not concluded away.
@@ -154,7 +151,7 @@ async fn a_gate_compares_what_its_template_says(pool: PgPool) {
     let commit = "4f2a9c1d7e55d3b0a8c6f4e2019b7d5c3a1f8e60";
     let body = json!({"delivery_id": "1", "commit": commit, "branch": "main"});
     let (_, answer) = trigger(&test, &own, &body).await;
-    let id = answer["experiment_id"].as_str().unwrap().to_owned();
+    let id = led_to(&answer).experiment_id.unwrap().to_string();
     let view = test.experiment(&id).await;
     assert_eq!(view.created_by, Some(own.id.to_string()));
     let path = format!("/v1/experiments/{id}/candidates");
@@ -177,11 +174,9 @@ async fn a_gate_compares_what_its_template_says(pool: PgPool) {
 }
 
 async fn found(test: &TestApp, filter: &str) -> Vec<String> {
-    let page = test.get(&format!("/v1/experiments?{filter}")).await;
-    let items = page["items"].as_array().unwrap().iter();
-    items
-        .map(|one| one["name"].as_str().unwrap().to_owned())
-        .collect()
+    let path = format!("/v1/experiments?{filter}");
+    let items: Vec<ExperimentSummary> = test.page(&path).await;
+    items.into_iter().map(|one| one.name).collect()
 }
 
 /// Labels are searched for, changed at any time, and on what AWS bills.
@@ -256,10 +251,10 @@ async fn labels_are_found_changed_and_billed(pool: PgPool) {
     assert_eq!(view.labels, view.spec.labels);
     let both = json!({"labels": {}, "priority": 3});
     assert_eq!(test.patch(&path, &both).await.0, StatusCode::CONFLICT);
-    let (status, problem) = test.patch(&path, &json!({"labels": {"aws:x": "1"}})).await;
+    let (status, answer) = test.patch(&path, &json!({"labels": {"aws:x": "1"}})).await;
     assert_eq!(
-        (status, &problem["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/labels/aws:x"))
+        (status, problem(answer).errors[0].pointer.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/labels/aws:x")
     );
 }
 
@@ -355,8 +350,7 @@ async fn a_retry_is_paid_from_what_is_left(pool: PgPool) {
     small["budget_usd"] = json!(300);
     let id = test.start(&small).await;
     let trial = test.trials(&id).await[0].clone();
-    let plan = serde_json::to_value(trial.plan.unwrap()).unwrap();
-    let worst = plan["worst_case"]["total_usd"].as_f64().unwrap();
+    let worst = trial.plan.unwrap().worst_case.unwrap().total_usd.as_f64();
     // Room for one trial that fails, and not for another one beside it.
     let path = format!("/v1/experiments/{id}");
     let budget = json!({"budget_usd": worst + 1.0, "priority": 7});
@@ -364,10 +358,11 @@ async fn a_retry_is_paid_from_what_is_left(pool: PgPool) {
     test.run_to_end(&id, 12).await;
     assert!(test.experiment(&id).await.settled_usd.as_f64() > 1.0);
     let failed = trial.id.to_string();
-    let (status, problem) = retried(&test, &failed).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let fix = problem["errors"][0]["fix"].as_str().unwrap();
-    assert!(fix.contains("PATCH /v1/experiments/"), "{problem:#}");
+    let (status, answer) = retried(&test, &failed).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let refused = problem(answer);
+    let fix = &refused.errors[0].fix;
+    assert!(fix.contains("PATCH /v1/experiments/"), "{refused:#?}");
     // Over, and its budget is raised for what is added.
     let (status, answer) = test.patch(&path, &json!({"budget_usd": 3.0 * worst})).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");

@@ -1,5 +1,6 @@
 //! What a person does with a running experiment: stop one trial, change the budget, the priority, the deadline.
 
+use bakeoff_api::events::EventData;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::endpoints::lives;
-use crate::support::{TestApp, number, spec};
+use crate::support::{TestApp, number, problem, spec};
 
 async fn stop(test: &TestApp, trial: &str, body: &Value) -> StatusCode {
     let (status, _) = test.post(&format!("/v1/trials/{trial}/stop"), body).await;
@@ -125,11 +126,11 @@ async fn a_raised_budget_lets_what_waits_for_it_start(pool: PgPool) {
     assert_eq!(view.revision, 1);
     let committed = view.reserved_usd + view.settled_usd;
     // Not below what is spoken for, not by somebody who has not seen the last change, not nothing.
-    let (status, problem) =
+    let (status, answer) =
         change(&test, &id, &json!({"budget_usd": committed.as_f64() - 1.0})).await;
     assert_eq!(
-        (status, &problem["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/budget_usd"))
+        (status, problem(answer).errors[0].pointer.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/budget_usd")
     );
     let raise = json!({"budget_usd": 1000, "priority": 5, "deadline_hours": 24});
     assert_eq!(
@@ -148,14 +149,12 @@ async fn a_raised_budget_lets_what_waits_for_it_start(pool: PgPool) {
     assert_eq!((view.budget_usd.as_f64(), view.revision), (1000.0, 2));
     let changed = "SELECT count(*) FROM trials WHERE priority = 5 AND give_up_at = created_at + interval '24 hours'";
     assert_eq!(number(&pool, changed).await, 2);
-    let events = test.get(&format!("/v1/experiments/{id}/events")).await;
-    let told = events["items"]
-        .as_array()
-        .unwrap()
+    let events = test.events(&id).await;
+    let told = events
         .iter()
-        .find(|one| one["data"]["kind"] == "experiment.changed");
+        .find(|one| matches!(one.data, Some(EventData::ExperimentChanged(_))));
     assert_eq!(
-        told.unwrap()["message"],
+        told.unwrap().message,
         "changed by hand: budget $1000.00, priority 5, waits 24 h for capacity"
     );
     for wrong in [
@@ -175,10 +174,10 @@ async fn a_raised_budget_lets_what_waits_for_it_start(pool: PgPool) {
     let least = json!({"budget_usd": (view.reserved_usd + view.settled_usd).as_f64()});
     assert_eq!(change(&test, &id, &least).await.0, StatusCode::OK);
     test.run_to_end(&id, 12).await;
-    let (status, problem) = change(&test, &id, &raise).await;
+    let (status, answer) = change(&test, &id, &raise).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("not_running"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "not_running")
     );
 }
 

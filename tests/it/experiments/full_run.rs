@@ -7,10 +7,12 @@ use bakeoff_api::checkpoints::{
     CheckpointState, CheckpointView, CheckpointsView, CopyState, CopyView,
 };
 use bakeoff_api::decisions::RecommendationView;
+use bakeoff_api::experiments::CreatedExperiment;
 use bakeoff_api::full_runs::FullRunPreview;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
+use bakeoff_http::FieldError;
 use bakeoff_service::auth::keys::Role;
 use chrono::TimeDelta;
 use reqwest::StatusCode;
@@ -18,7 +20,7 @@ use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, spec};
+use crate::support::{TestApp, jobs, problem, spec};
 
 /// Two types, of which one is far cheaper; with a place for checkpoints.
 fn clear() -> Value {
@@ -49,6 +51,19 @@ async fn newest_body(test: &TestApp) -> Value {
     body_of(test, jobs(&record).last().unwrap()).await
 }
 
+/// The id of what was started.
+fn started((status, answer): (StatusCode, Value)) -> String {
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let created: CreatedExperiment = serde_json::from_value(answer).unwrap();
+    created.id.to_string()
+}
+
+/// The first thing that a wish is refused for.
+fn refused((status, answer): (StatusCode, Value)) -> FieldError {
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
+    problem(answer).errors.remove(0)
+}
+
 async fn recommendation(test: &TestApp, id: &str) -> RecommendationView {
     test.read(&format!("/v1/experiments/{id}/recommendation"))
         .await
@@ -68,17 +83,10 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
     assert_eq!(shown.full_run_of.trial_id, winner.trial_id);
     let [low, high] = shown.full_run_of.hours.unwrap();
     assert!(low < winner.projected_hours && winner.projected_hours < high);
-    assert_eq!(
-        test.record().await["jobs"].as_array().unwrap().len(),
-        2,
-        "nothing was started"
-    );
+    assert_eq!(test.jobs().await.len(), 2, "nothing was started");
 
-    let (status, started) = test
-        .post(&place, &json!({"budget_usd": shown.budget_usd}))
-        .await;
-    assert_eq!(status, StatusCode::CREATED, "{started}");
-    let full = started["id"].as_str().unwrap();
+    let wish = json!({"budget_usd": shown.budget_usd});
+    let full = started(test.post(&place, &wish).await);
     test.tick().await;
     let record = test.record().await;
     let is_own = |job: &Value| job["trial"] == json!(winner.trial_id);
@@ -119,16 +127,18 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
     assert_eq!(steps(&of_full).div_ceil(4), steps(&of_trial));
     assert_eq!(bare(of_trial), bare(of_full));
 
-    let going = recommendation(&test, full).await.recommendation;
+    let going = recommendation(&test, &full).await.recommendation;
     assert_eq!(
         (going.conclusion, going.provisional),
         (Conclusion::FullRun, true)
     );
     assert!(going.headline.contains("goes on"), "{}", going.headline);
-    let ended = test.run_to_end(full, 48).await;
-    assert_eq!(ended["state"], json!(ExperimentState::Completed));
-    assert_eq!(ended["full_run_of"]["experiment_id"], json!(id));
-    let after = recommendation(&test, full).await.recommendation;
+    test.run_to_end(&full, 48).await;
+    let ended = test.experiment(&full).await;
+    assert_eq!(ended.state, ExperimentState::Completed);
+    let run_of = ended.full_run_of.unwrap();
+    assert_eq!(run_of.experiment_id.to_string(), id);
+    let after = recommendation(&test, &full).await.recommendation;
     assert!(
         after.headline.contains(" took ") && after.headline.ends_with("as projected."),
         "{}",
@@ -160,13 +170,8 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         before.headline
     );
     // Its checkpoints are at the end now: another run starts at its first step, or not at all.
-    let (status, at_the_end) = test
-        .post(&place, &json!({"budget_usd": shown.budget_usd}))
-        .await;
-    assert_eq!(
-        (status, &at_the_end["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/from_checkpoint"))
-    );
+    let at_the_end = refused(test.post(&place, &wish).await);
+    assert_eq!(at_the_end.pointer, "/from_checkpoint");
     // It may be run again now; a full run of a full run may not.
     let (status, again) = test
         .post(
@@ -184,8 +189,8 @@ async fn it_sends_the_measured_body_and_goes_on_from_its_checkpoints(pool: PgPoo
         )
         .await;
     assert_eq!(
-        (status, &of_full["code"]),
-        (StatusCode::CONFLICT, &json!("no_full_run"))
+        (status, problem(of_full).code.as_str()),
+        (StatusCode::CONFLICT, "no_full_run")
     );
 }
 
@@ -196,46 +201,19 @@ async fn it_starts_once_and_only_when_there_is_an_answer(pool: PgPool) {
     let place = format!("/v1/experiments/{id}/full-run");
     let (status, early) = test.post(&place, &json!({"budget_usd": 900})).await;
     assert_eq!(status, StatusCode::CONFLICT);
-    assert!(
-        early["detail"].as_str().unwrap().contains("still running"),
-        "{early}"
-    );
+    let early = problem(early);
+    assert!(early.detail.contains("still running"), "{early:?}");
     test.run_to_end(&id, 24).await;
 
-    let pointer = |body: &Value| {
-        body["errors"][0]["pointer"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let (status, other) = test
-        .post(&place, &json!({"budget_usd": 900, "candidate": "p6"}))
-        .await;
-    assert_eq!(
-        (status, pointer(&other).as_str()),
-        (StatusCode::UNPROCESSABLE_ENTITY, "/candidate")
-    );
-    assert!(
-        other["errors"][0]["detail"]
-            .as_str()
-            .unwrap()
-            .contains("ranked are"),
-        "{other}"
-    );
-    let (status, poor) = test.post(&place, &json!({"budget_usd": 1})).await;
-    assert_eq!(
-        (status, pointer(&poor).as_str()),
-        (StatusCode::UNPROCESSABLE_ENTITY, "/budget_usd")
-    );
-    let fix = poor["errors"][0]["fix"].as_str().unwrap();
-    assert!(fix.contains("at least"), "{fix}");
-    let (status, odd) = test
-        .post(&place, &json!({"budget_usd": 900, "budget": 1}))
-        .await;
-    assert_eq!(
-        (status, pointer(&odd).as_str()),
-        (StatusCode::UNPROCESSABLE_ENTITY, "/budget")
-    );
+    let refused_for = async |wish: Value| refused(test.post(&place, &wish).await);
+    let other = refused_for(json!({"budget_usd": 900, "candidate": "p6"})).await;
+    assert_eq!(other.pointer, "/candidate");
+    assert!(other.detail.contains("ranked are"), "{other:?}");
+    let poor = refused_for(json!({"budget_usd": 1})).await;
+    assert_eq!(poor.pointer, "/budget_usd");
+    assert!(poor.fix.contains("at least"), "{poor:?}");
+    let odd = refused_for(json!({"budget_usd": 900, "budget": 1})).await;
+    assert_eq!(odd.pointer, "/budget");
 
     let viewer = test.key(test.project, Role::Viewer).await;
     let foreign = test.key(test.other_project().await, Role::Admin).await;
@@ -251,11 +229,7 @@ async fn it_starts_once_and_only_when_there_is_an_answer(pool: PgPool) {
         assert_eq!(status, expected);
     }
     let short = json!({"budget_usd": 900, "max_runtime_seconds": 3600});
-    let (status, short) = test.post(&place, &short).await;
-    assert_eq!(
-        (status, pointer(&short).as_str()),
-        (StatusCode::UNPROCESSABLE_ENTITY, "/max_runtime_seconds")
-    );
+    assert_eq!(refused_for(short).await.pointer, "/max_runtime_seconds");
     // It is shown as it would be started.
     let asked = format!("{place}?from_checkpoint=false&max_runtime_seconds=90000");
     let shown: FullRunPreview = test.read(&asked).await;
@@ -272,23 +246,16 @@ async fn it_starts_once_and_only_when_there_is_an_answer(pool: PgPool) {
             .header("idempotency-key", "buy")
             .json(&json!({"budget_usd": 900}))
     };
-    let (status, first) = test.send(ask()).await;
-    assert_eq!(status, StatusCode::CREATED, "{first}");
-    let (status, same) = test.send(ask()).await;
-    assert_eq!((status, &same["id"]), (StatusCode::CREATED, &first["id"]));
+    let first = started(test.send(ask()).await);
+    assert_eq!(started(test.send(ask()).await), first);
     let (status, second) = test.post(&place, &json!({"budget_usd": 900})).await;
     assert_eq!(status, StatusCode::CONFLICT);
-    assert!(
-        second["detail"]
-            .as_str()
-            .unwrap()
-            .contains("already under way"),
-        "{second}"
-    );
-    let cancel = format!("/v1/experiments/{}/cancel", first["id"].as_str().unwrap());
+    let second = problem(second);
+    assert!(second.detail.contains("already under way"), "{second:?}");
+    let cancel = format!("/v1/experiments/{first}/cancel");
     test.post(&cancel, &json!({})).await;
-    test.run_to_end(first["id"].as_str().unwrap(), 4).await;
-    let cancelled = recommendation(&test, first["id"].as_str().unwrap()).await;
+    test.run_to_end(&first, 4).await;
+    let cancelled = recommendation(&test, &first).await;
     assert!(
         cancelled
             .recommendation
@@ -306,14 +273,9 @@ async fn hyperparameters_of_its_own_are_sent(pool: PgPool) {
     let id = answered(&test, &clear()).await;
     let place = format!("/v1/experiments/{id}/full-run");
     let asked = |key: &str| json!({"budget_usd": 900, "hyperparameters": {key: "7"}});
-    let (status, owned) = test.post(&place, &asked("max_steps")).await;
-    let pointer = "/workload/hyperparameters/max_steps";
-    assert_eq!(
-        (status, &owned["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!(pointer))
-    );
-    let (status, started) = test.post(&place, &asked("seed")).await;
-    assert_eq!(status, StatusCode::CREATED, "{started}");
+    let owned = refused(test.post(&place, &asked("max_steps")).await);
+    assert_eq!(owned.pointer, "/workload/hyperparameters/max_steps");
+    started(test.post(&place, &asked("seed")).await);
     test.tick().await;
     let body = newest_body(&test).await;
     assert_eq!(body["HyperParameters"]["seed"], json!("7"));
@@ -452,8 +414,7 @@ async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
     assert_eq!(of.trial_cost_usd, whole.trial_cost_usd);
     assert_eq!(of.checkpoint.as_ref(), Some(&chosen.name));
 
-    let (status, started) = test.post(&place, &wish).await;
-    assert_eq!(status, StatusCode::CREATED, "{started}");
+    let full = started(test.post(&place, &wish).await);
     test.tick().await;
     let body = newest_body(&test).await;
     assert_eq!(
@@ -461,8 +422,7 @@ async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
         copied.s3_uri
     );
     // The script goes on at its next step: it trains what is left, and no more.
-    let full = started["id"].as_str().unwrap();
-    test.run_to_end(full, 48).await;
+    test.run_to_end(&full, 48).await;
     let record = test.record().await;
     let job = jobs(&record).pop().expect("its job");
     let hours = job["training_seconds"].as_f64().expect("seconds") / 3600.0;
@@ -480,8 +440,9 @@ async fn it_goes_on_from_the_checkpoint_that_was_chosen(pool: PgPool) {
     let (status, refused) = test.post(&place, &wish).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
     let (_, again) = test.post(&copy, &json!({"checkpoint": chosen.name})).await;
+    let again: CopyView = serde_json::from_value(again).expect("a copy");
     assert!(
-        again["s3_uri"] != json!(copied.s3_uri) && again["state"] == "copying",
-        "{again}"
+        again.s3_uri != copied.s3_uri && again.state == CopyState::Copying,
+        "{again:?}"
     );
 }

@@ -12,4 +12,5 @@ pub(crate) mod recommendations;
 pub(crate) mod snapshots;
 pub(crate) mod specs;
 pub(crate) mod states;
+pub(crate) mod target_loss;
 pub(crate) mod teaches_nothing;

@@ -3,13 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use bakeoff_api::findings::{FindingView, LintView, RuleView};
+use bakeoff_api::plans::{ForecastView, PreviewView};
+use bakeoff_planner::lint::Kind;
+use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::preview::{CandidatePreview, Preview};
 use bakeoff_service::auth::keys::Role;
 use reqwest::{Method, StatusCode};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, on_p5, spec};
+use crate::support::{TestApp, on_p5, problem, spec};
 
 fn document(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -19,6 +24,28 @@ fn document(name: &str) -> PathBuf {
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Of the candidate at a place.
+fn forecast(plan: &PreviewView, place: usize) -> &ForecastView {
+    plan.candidates[place].plan.forecast.as_ref().unwrap()
+}
+
+/// Tokens per second.
+fn expected(plan: &PreviewView, place: usize) -> f64 {
+    forecast(plan, place).tokens_per_second.expected
+}
+
+/// Of the interval of tokens per second, as a factor.
+fn width(plan: &PreviewView, place: usize) -> f64 {
+    let speed = &forecast(plan, place).tokens_per_second;
+    speed.high / speed.low
+}
+
+async fn linted(test: &TestApp, query: &str, document: &Value) -> LintView {
+    let (status, answer) = test.post(&format!("/v1/lint{query}"), document).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    serde_json::from_value(answer).unwrap()
 }
 
 #[sqlx::test(migrations = false)]
@@ -31,35 +58,33 @@ async fn a_plan_shows_what_a_start_would_reserve_and_writes_nothing(pool: PgPool
                 .json(&spec()),
         )
         .await;
-    assert_eq!(
-        (status, &plan["would_start"]),
-        (StatusCode::OK, &json!(true)),
-        "{plan:#}"
-    );
+    assert_eq!(status, StatusCode::OK, "{plan:#}");
+    let plan: PreviewView = serde_json::from_value(plan).unwrap();
+    assert!(plan.would_start, "{plan:#?}");
     let written: i64 = sqlx::query_scalar("SELECT count(*) FROM experiments")
         .fetch_one(&pool)
         .await
         .unwrap();
     assert_eq!(written, 0);
-    for candidate in plan["candidates"].as_array().unwrap() {
-        let figures = |pointer: &str| candidate.pointer(pointer).and_then(Value::as_f64).unwrap();
-        assert!(
-            figures("/forecast/tokens_per_second/low")
-                < figures("/forecast/tokens_per_second/expected")
-        );
-        assert!(figures("/forecast/full_run_usd/low") < figures("/forecast/full_run_usd/high"));
-        assert_eq!(candidate["fit"]["verdict"], json!("fits"));
-        assert_eq!(candidate["advice"]["fit"]["verdict"], json!("fits"));
-        assert_eq!(
-            candidate["create_training_job"]["ResourceConfig"]["InstanceType"],
-            candidate["instance_type"]
-        );
-        assert!(candidate["price"]["source"].is_string());
+    assert_eq!(plan.candidates.len(), 2);
+    for candidate in &plan.candidates {
+        let own = &candidate.plan;
+        let forecast = own.forecast.as_ref().unwrap();
+        let speed = &forecast.tokens_per_second;
+        assert!(speed.low < speed.expected);
+        let full_run = forecast.full_run_usd.as_ref().unwrap();
+        assert!(full_run.low < full_run.high);
+        assert_eq!(own.fit.as_ref().unwrap().verdict, Verdict::Fits);
+        let advice = candidate.advice.as_ref().unwrap();
+        assert_eq!(advice.fit.verdict, Verdict::Fits);
+        let body = candidate.create_training_job.as_ref().unwrap();
+        assert_eq!(body["ResourceConfig"]["InstanceType"], own.instance_type);
+        assert!(!own.price.as_ref().unwrap().source.is_empty());
     }
     let id = test.start(&spec()).await;
     test.tick().await;
-    let experiment = test.get(&format!("/v1/experiments/{id}")).await;
-    assert_eq!(experiment["reserved_usd"], plan["worst_case_usd"]);
+    let experiment = test.experiment(&id).await;
+    assert_eq!(experiment.reserved_usd, plan.worst_case_usd);
 }
 
 #[sqlx::test(migrations = false)]
@@ -69,25 +94,21 @@ async fn a_plan_of_something_wrong_says_what_and_is_no_error(pool: PgPool) {
     wrong["budget_usd"] = json!(0);
     wrong["region"] = json!("eu-west-1");
     let (status, plan) = test.post("/v1/plans", &wrong).await;
-    assert_eq!(
-        (status, &plan["would_start"]),
-        (StatusCode::OK, &json!(false))
-    );
-    let rules: Vec<&str> = plan["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|one| one["rule"].as_str())
+    assert_eq!(status, StatusCode::OK, "{plan:#}");
+    let plan: PreviewView = serde_json::from_value(plan).unwrap();
+    assert!(!plan.would_start);
+    let rules: Vec<&str> = (plan.findings.iter())
+        .map(|one| one.rule.as_str())
         .collect();
     assert!(
         rules.contains(&"budget") && rules.contains(&"region-not-allowed"),
         "{rules:?}"
     );
     wrong["budget_us"] = json!(1);
-    let (status, problem) = test.post("/v1/plans", &wrong).await;
+    let (status, answer) = test.post("/v1/plans", &wrong).await;
     assert_eq!(
-        (status, &problem["errors"][0]["pointer"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/budget_us"))
+        (status, problem(answer).errors[0].pointer.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/budget_us")
     );
 }
 
@@ -117,13 +138,13 @@ async fn what_the_budget_can_never_reserve_is_refused_before_it_starts(pool: PgP
     asked["budget_usd"] = json!(costs[0] - 1.0);
     let none: Preview = test.plan(&asked).await;
     assert_eq!((refused(&none), none.would_start), (2, false));
-    let (status, problem) = test.post("/v1/experiments", &asked).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let errors = problem["errors"].as_array().unwrap();
+    let (status, answer) = test.post("/v1/experiments", &asked).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let errors = problem(answer).errors;
     assert_eq!(errors.len(), 2);
     for error in errors {
-        assert_eq!(error["pointer"], "/budget_usd");
-        let fix = error["fix"].as_str().unwrap();
+        assert_eq!(error.pointer, "/budget_usd");
+        let fix = error.fix;
         assert!(fix.contains("budget_usd to at least"), "{fix}");
     }
 
@@ -170,18 +191,8 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
         candidate("p5", "ml.p5.48xlarge")
     ]);
     asked["objective"] = json!({"minimize": "time"});
-    let speeds = |plan: &Value| -> Vec<f64> {
-        let all = plan["candidates"].as_array().unwrap().iter();
-        all.map(|one| {
-            one.pointer("/forecast/tokens_per_second/expected")
-                .and_then(Value::as_f64)
-                .unwrap()
-        })
-        .collect()
-    };
-    let (_, before) = test.post("/v1/plans", &asked).await;
-    let preview: Preview = serde_json::from_value(before.clone()).unwrap();
-    let losers = preview
+    let before = test.plan_view(&asked).await;
+    let losers = before
         .candidates
         .iter()
         .filter(|one| one.cannot_win.is_some());
@@ -198,32 +209,18 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
         "{reason}"
     );
     assert_eq!(preview.candidates[1].cannot_win, None);
-    let half = speeds(&before)[0] * 0.8;
+    let half = expected(&before, 0) * 0.8;
     asked["measurements"] = json!([{"instance_type": "ml.p4de.24xlarge", "profile": profile, "tokens_per_second": half,
         "source": "a trial of last week"}]);
-    let (_, after) = test.post("/v1/plans", &asked).await;
-    let moved: Vec<f64> = speeds(&after)
-        .iter()
-        .zip(speeds(&before))
-        .map(|(now, then)| now / then)
-        .collect();
+    let after = test.plan_view(&asked).await;
+    assert_eq!((before.candidates.len(), after.candidates.len()), (2, 2));
+    let moved = [0, 1].map(|place| expected(&after, place) / expected(&before, place));
     assert!(
         (0.78..0.86).contains(&moved[0]),
         "the measured type: {moved:?}"
     );
     assert!((0.78..0.90).contains(&moved[1]), "the other: {moved:?}");
-    assert_eq!(
-        after["candidates"][0]["forecast"]["is_rescaled"],
-        json!(true)
-    );
-    let width = |plan: &Value, place: usize| {
-        let of = |name: &str| {
-            plan["candidates"][place]["forecast"]["tokens_per_second"][name]
-                .as_f64()
-                .unwrap()
-        };
-        of("high") / of("low")
-    };
+    assert!(forecast(&after, 0).is_rescaled);
     assert!(width(&after, 0) < width(&before, 0) && width(&after, 1) < width(&before, 1));
 }
 
@@ -232,55 +229,41 @@ async fn a_measured_run_moves_the_predictions_and_losers_are_named(pool: PgPool)
 #[sqlx::test(migrations = false)]
 async fn trials_that_have_run_teach_the_next_plan(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    let (_, before) = test.post("/v1/plans", &spec()).await;
+    let before = test.plan_view(&spec()).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let (_, after) = test.post("/v1/plans", &spec()).await;
-    let table = test.get(&format!("/v1/experiments/{id}/comparison")).await;
-    for (place, row) in table["rows"].as_array().unwrap().iter().enumerate() {
-        let measured = row["tokens_per_second"].as_f64().unwrap();
-        let expected = |plan: &Value| {
-            plan["candidates"][place]["forecast"]["tokens_per_second"]["expected"]
-                .as_f64()
-                .unwrap()
-        };
-        let off = |plan: &Value| (expected(plan) / measured).ln().abs();
+    let after = test.plan_view(&spec()).await;
+    let rows = test.comparison(&id).await.rows;
+    for (place, row) in rows.iter().enumerate() {
+        let measured = row.tokens_per_second.unwrap();
+        let off = |plan: &PreviewView| (expected(plan, place) / measured).ln().abs();
         assert!(
             off(&after) < 0.08 && off(&after) < off(&before),
             "{place}: {} then {}",
             off(&before),
             off(&after)
         );
-        assert_eq!(
-            after["candidates"][place]["forecast"]["is_rescaled"],
-            json!(true)
-        );
+        assert!(forecast(&after, place).is_rescaled);
     }
     // Another version of the code may have another speed, but is no stranger.
     let mut other = spec();
     other["workload"]["code_version"] = json!("2");
-    let (_, other) = test.post("/v1/plans", &other).await;
-    let width = |plan: &Value| {
-        let speed = &plan["candidates"][0]["forecast"]["tokens_per_second"];
-        speed["high"].as_f64().unwrap() / speed["low"].as_f64().unwrap()
-    };
-    let widths = [&after, &other, &before].map(width);
+    let other = test.plan_view(&other).await;
+    let widths = [&after, &other, &before].map(|plan| width(plan, 0));
     assert!(
         widths.is_sorted() && widths[1] < 0.9 * widths[2],
         "{widths:?}"
     );
     assert!(widths[1] > 1.1 * widths[0], "{widths:?}");
-    let said = other["candidates"][0]["forecast"]["basis"].to_string();
+    let said = forecast(&other, 0).basis.join("; ");
     assert!(said.contains("2 of other versions of the code"), "{said}");
     let stranger = test.other_project().await;
     let key = test.key(stranger, Role::Viewer).await;
     let (_, plan) = test
         .send(test.request(Method::POST, "/v1/plans", &key).json(&spec()))
         .await;
-    assert_eq!(
-        plan["candidates"][0]["forecast"],
-        before["candidates"][0]["forecast"]
-    );
+    let plan: PreviewView = serde_json::from_value(plan).unwrap();
+    assert_eq!(forecast(&plan, 0), forecast(&before, 0));
 }
 
 /// Three starts say how long the next waits; two do not, and nothing is said of another type.
@@ -308,58 +291,41 @@ async fn starts_that_have_waited_are_expected_to_wait_again(pool: PgPool) {
 async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
     let test = TestApp::new(pool).await;
     for (name, kind) in [
-        ("000-experiment.json", "experiment"),
-        ("000-estimator.json", "estimator"),
-        ("001-data-preparation.json", "training_job"),
-        ("003-run.json", "run"),
+        ("000-experiment.json", Kind::Experiment),
+        ("000-estimator.json", Kind::Estimator),
+        ("001-data-preparation.json", Kind::TrainingJob),
+        ("003-run.json", Kind::Run),
     ] {
-        let (status, answer) = test.post("/v1/lint", &read(&document(name))).await;
-        assert_eq!(
-            (status, &answer["kind"]),
-            (StatusCode::OK, &json!(kind)),
-            "{name}"
-        );
-        assert_eq!(answer["passed"], json!(kind == "run"), "{name}");
-        assert!(
-            answer["findings"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|one| one["source"].as_str().is_some_and(|s| !s.is_empty()))
-        );
+        let answer = linted(&test, "", &read(&document(name))).await;
+        assert_eq!(answer.kind, kind, "{name}");
+        assert_eq!(answer.passed, kind == Kind::Run, "{name}");
+        assert!(answer.findings.iter().all(|one| !one.source.is_empty()));
     }
-    let (_, answer) = test
-        .post("/v1/lint?fix=true", &read(&document("004-ddp.json")))
-        .await;
+    let answer = linted(&test, "?fix=true", &read(&document("004-ddp.json"))).await;
     assert_eq!(
-        answer["fixed"]["distribution"],
+        answer.fixed.unwrap()["distribution"],
         json!({"torch_distributed": {"enabled": true}})
     );
     // What the user named keeps its name.
     let snake = json!({"resource_config": {}, "hyper_parameters": {"learning_rate": "1"}, "environment": {"NCCL_DEBUG": "INFO"}});
-    let (_, answer) = test.post("/v1/lint?fix=true", &snake).await;
-    assert_eq!(
-        answer["fixed"]["HyperParameters"],
-        json!({"learning_rate": "1"})
-    );
-    assert_eq!(
-        answer["fixed"]["Environment"],
-        json!({"NCCL_DEBUG": "INFO"})
-    );
+    let fixed = linted(&test, "?fix=true", &snake).await.fixed.unwrap();
+    assert_eq!(fixed["HyperParameters"], json!({"learning_rate": "1"}));
+    assert_eq!(fixed["Environment"], json!({"NCCL_DEBUG": "INFO"}));
     let profile = json!({"micro_batch_per_gpu": 0, "gradient_accumulation_steps": 1});
-    let (_, answer) = test.post("/v1/lint?kind=instance_profile", &profile).await;
-    assert_eq!(
-        answer["findings"][0]["pointer"],
-        json!("/micro_batch_per_gpu")
-    );
-    let (status, problem) = test.post("/v1/lint", &json!({"what": "is this"})).await;
+    let answer = linted(&test, "?kind=instance_profile", &profile).await;
+    assert_eq!(answer.findings[0].pointer, "/micro_batch_per_gpu");
+    let (status, answer) = test.post("/v1/lint", &json!({"what": "is this"})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(
-        problem["detail"].as_str().unwrap().contains("training_job"),
-        "{problem}"
-    );
-    let rules = test.get("/v1/lint/rules").await;
-    assert!(rules["items"].as_array().unwrap().len() > 150);
+    let refused = problem(answer);
+    assert!(refused.detail.contains("training_job"), "{refused:?}");
+    let rules: Vec<RuleView> = test.page("/v1/lint/rules").await;
+    assert!(rules.len() > 150);
+}
+
+/// What a plan and the linter both answer.
+#[derive(Debug, Deserialize)]
+struct Checked {
+    findings: Vec<FindingView>,
 }
 
 /// Bodies that would keep a careless linter busy for minutes are answered like any other.
@@ -381,10 +347,11 @@ async fn what_is_beyond_all_bounds_is_refused_without_being_worked_through(pool:
     for (asked, rule) in [(many, "candidate-count"), (huge, "profile-count")] {
         for path in ["/v1/plans", "/v1/lint?fix=true"] {
             let (status, answer) = test.post(path, &asked).await;
-            let findings = answer["findings"].as_array().unwrap();
+            assert_eq!(status, StatusCode::OK, "{path}");
+            let checked: Checked = serde_json::from_value(answer).unwrap();
             assert!(
-                status == StatusCode::OK && findings.iter().any(|one| one["rule"] == rule),
-                "{path}: {status}"
+                checked.findings.iter().any(|one| one.rule == rule),
+                "{path}: {rule}"
             );
         }
     }
@@ -417,13 +384,10 @@ fn the_command_line_checks_mends_and_plans_without_a_service() {
     std::fs::remove_file(&copy).unwrap();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/hebrew-p4-p5.json");
     let output = bakeoff(&["plan", "--json", example.to_str().unwrap()]);
-    let plans: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        (output.status.success(), &plans[0]["would_start"]),
-        (true, &json!(true))
-    );
     // As the API answers.
-    assert!(plans[0]["candidates"][0]["request"].is_object());
+    let plans: Vec<PreviewView> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && plans[0].would_start);
+    assert!(plans[0].candidates[0].plan.request.is_some());
     let output = bakeoff(&["plan", example.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(

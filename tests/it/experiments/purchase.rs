@@ -5,6 +5,7 @@ use std::process::Command;
 
 use bakeoff_api::decisions::RecommendationView;
 use bakeoff_api::events::EventView;
+use bakeoff_api::experiments::CreatedExperiment;
 use bakeoff_api::full_runs::FullRunPreview;
 use bakeoff_api::page::Page;
 use bakeoff_api::pipelines::PipelineView;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::pipelines::steps::{assert_billed, pipeline, run, run_until, started, step, turn};
-use crate::support::{TestApp, jobs, spec};
+use crate::support::{TestApp, jobs, problem, spec};
 
 /// p4de and p5, of which p5 is far cheaper; with a place for checkpoints.
 fn compared() -> Value {
@@ -115,9 +116,9 @@ async fn a_pipeline_buys_nothing_of_a_provisional_answer(pool: PgPool) {
     );
     // The other door says the same.
     let place = format!("/v1/experiments/{compare}/full-run");
-    let (status, problem) = test.post(&place, &json!({"budget_usd": 3000})).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    assert_eq!(problem["errors"][0]["pointer"], "/candidate");
+    let (status, answer) = test.post(&place, &json!({"budget_usd": 3000})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    assert_eq!(problem(answer).errors[0].pointer, "/candidate");
 
     // A person decides, and only one who may.
     let approve = format!("/v1/pipelines/{id}/steps/train/approve");
@@ -131,17 +132,17 @@ async fn a_pipeline_buys_nothing_of_a_provisional_answer(pool: PgPool) {
         let request = test.request(Method::POST, &approve, &key).json(&wanted);
         assert_eq!(test.send(request).await.0, expected);
     }
-    let (status, problem) = test.post(&approve, &json!({"candidate": "p5"})).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let (status, problem) = test
+    let (status, answer) = test.post(&approve, &json!({"candidate": "p5"})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let (status, answer) = test
         .post(
             &format!("/v1/pipelines/{id}/steps/compare/approve"),
             &wanted,
         )
         .await;
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("no_purchase_waits"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "no_purchase_waits")
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_bakeoff"));
     command
@@ -219,12 +220,12 @@ async fn a_clear_answer_is_bought_and_a_leading_one_where_the_spec_says_so(pool:
 
     body["steps"][1]["if"] = json!({"at_least": 6});
     body["steps"][0]["if"] = json!({"at_least": 0.5});
-    let (status, problem) = test.post("/v1/pipelines", &body).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let pointers = |nth: usize| problem["errors"][nth]["pointer"].clone();
+    let (status, answer) = test.post("/v1/pipelines", &body).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let errors = problem(answer).errors;
     assert_eq!(
-        [pointers(0), pointers(1)],
-        [json!("/steps/0/if"), json!("/steps/1/if/at_least")]
+        [errors[0].pointer.as_str(), errors[1].pointer.as_str()],
+        ["/steps/0/if", "/steps/1/if/at_least"]
     );
 }
 
@@ -234,18 +235,17 @@ async fn a_step_budget_is_checked_before_the_comparison_and_can_be_raised(pool: 
     let test = TestApp::new(pool).await;
     let mut body = compare_and_train(compared());
     body["steps"][1]["full_run"]["budget_usd"] = json!(400);
-    let (status, problem) = test.post("/v1/pipelines", &body).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let error = &problem["errors"][0];
-    assert_eq!(error["pointer"], "/steps/1/full_run/budget_usd");
-    let detail = error["detail"].as_str().unwrap();
-    println!("{detail}; {}", error["fix"]);
+    let (status, answer) = test.post("/v1/pipelines", &body).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let error = &problem(answer).errors[0];
+    assert_eq!(error.pointer, "/steps/1/full_run/budget_usd");
+    let detail = &error.detail;
+    println!("{detail}; {}", error.fix);
     assert!(
         detail.contains("p4de") && detail.contains("may cost $") && detail.contains("is $400"),
         "{detail}"
     );
-    let fix = error["fix"].as_str().unwrap();
-    let least = fix.split("at least ").nth(1).unwrap();
+    let least = error.fix.split("at least ").nth(1).unwrap();
     let least: f64 = least.split([',', ' ']).next().unwrap().parse().unwrap();
     body["steps"][1]["full_run"]["budget_usd"] = json!(least);
     let id = started(&test, &body).await;
@@ -260,8 +260,7 @@ async fn a_step_budget_is_checked_before_the_comparison_and_can_be_raised(pool: 
         test.tick().await;
         test.advance(TimeDelta::minutes(5)).await;
         let of = step(&view, "compare").experiment_id.unwrap();
-        let seen = test.get(&format!("/v1/experiments/{of}")).await;
-        if !seen["ended_at"].is_null() {
+        if test.experiment(&of.to_string()).await.ended_at.is_some() {
             for kind in ["ml.p5.48xlarge", "ml.p4de.24xlarge"] {
                 let price = json!({"region": "us-east-1", "usd_per_hour": 800, "source": "contract",
                     "effective_from": test.app.clock.now(), "reason": "signed today"});
@@ -279,13 +278,14 @@ async fn a_step_budget_is_checked_before_the_comparison_and_can_be_raised(pool: 
     assert!(reason.contains("budget_usd"), "{reason}");
     let resume = format!("/v1/pipelines/{id}/resume");
     let budgets = |usd: i64| json!({"budget_usd": 40_000, "step_budgets_usd": {"train": usd}});
-    let (status, problem) = test.post(&resume, &budgets(500)).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let (status, problem) = test
+    let (status, answer) = test.post(&resume, &budgets(500)).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let (status, answer) = test
         .post(&resume, &json!({"step_budgets_usd": {"trian": 9000}}))
         .await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    assert_eq!(problem["errors"][0]["pointer"], "/step_budgets_usd/trian");
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let wrong = &problem(answer).errors[0];
+    assert_eq!(wrong.pointer, "/step_budgets_usd/trian");
     let (status, answer) = test.post(&resume, &budgets(35_000)).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");
     let view = run(&test, &id).await;
@@ -307,18 +307,18 @@ async fn a_trial_that_has_reached_the_target_loss_is_the_answer(pool: PgPool) {
     );
     let whole = test.start(&asked).await;
     test.run_to_end(&whole, 48).await;
-    let without = test.get(&format!("/v1/experiments/{whole}")).await;
+    let without = test.experiment(&whole).await.settled_usd;
     asked["objective"]["target_loss"] = json!(2.9);
     let id = test.start(&asked).await;
     test.run_to_end(&id, 48).await;
-    let seen = test.get(&format!("/v1/experiments/{id}")).await;
+    let spent = test.experiment(&id).await.settled_usd;
     let answer: RecommendationView = test
         .read(&format!("/v1/experiments/{id}/recommendation"))
         .await;
     let answer = answer.recommendation;
     println!(
-        "{} against {} without a target: {}",
-        seen["settled_usd"], without["settled_usd"], answer.headline
+        "{spent} against {without} without a target: {}",
+        answer.headline
     );
     assert_eq!(answer.conclusion, Conclusion::Reached, "{answer:#?}");
     assert!(
@@ -326,17 +326,20 @@ async fn a_trial_that_has_reached_the_target_loss_is_the_answer(pool: PgPool) {
         "{}",
         answer.headline
     );
-    assert!(seen["settled_usd"].as_f64() < without["settled_usd"].as_f64());
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let stopped = trials["items"].to_string();
+    assert!(spent < without, "{spent} {without}");
+    let trials = test.trials(&id).await;
+    let reasons: Vec<&str> = (trials.iter())
+        .filter_map(|one| one.reason.as_deref())
+        .collect();
+    let stopped = reasons.join("; ");
     assert!(stopped.contains("reached validation loss 2.9"), "{stopped}");
     let of = answer.ranked[0].trial_id;
     assert!(of != TrialId(uuid::Uuid::nil()));
 
     // None is recommended; one that a person names ends at the loss.
     let place = format!("/v1/experiments/{id}/full-run");
-    let (status, problem) = test.post(&place, &json!({"budget_usd": 3000})).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
+    let (status, refused) = test.post(&place, &json!({"budget_usd": 3000})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:#}");
     let name = &answer.ranked[0].candidate;
     let to_loss: FullRunPreview = test
         .read(&format!("{place}?candidate={name}&from_checkpoint=false"))
@@ -357,14 +360,11 @@ async fn a_trial_that_has_reached_the_target_loss_is_the_answer(pool: PgPool) {
         )
         .await;
     assert_eq!(status, StatusCode::CREATED, "{run:#}");
-    test.run_to_end(run["id"].as_str().unwrap(), 48).await;
+    let run: CreatedExperiment = serde_json::from_value(run).unwrap();
+    let run = run.id.to_string();
+    test.run_to_end(&run, 48).await;
     assert_eq!(jobs(&test.record().await).len(), before + 1);
-    let after: RecommendationView = test
-        .read(&format!(
-            "/v1/experiments/{}/recommendation",
-            run["id"].as_str().unwrap()
-        ))
-        .await;
+    let after = test.recommendation(&run).await;
     println!("{}", after.recommendation.headline);
 }
 

@@ -4,16 +4,17 @@
 use bakeoff_api::calibration::Calibration;
 use bakeoff_api::comparison::{ComparisonRow, Convergence};
 use bakeoff_api::decisions::DecisionView;
-use bakeoff_domain::measure::calibration::Figure;
-
+use bakeoff_api::experiments::ExperimentView;
+use bakeoff_api::full_runs::FullRunPreview;
 use bakeoff_api::plans::PlanView;
 use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
+use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::number::real;
 use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_planner::preview::CandidatePreview;
 use chrono::TimeDelta;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -309,8 +310,8 @@ async fn what_would_not_be_ranked_does_not_start_unless_asked_for(pool: PgPool) 
 async fn a_probe_stops_everything_once_it_is_measured(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&raced("probe")).await;
-    let ended = test.run_to_end(&id, 24).await;
-    assert_eq!(ended["state"], json!("completed"));
+    test.run_to_end(&id, 24).await;
+    assert_eq!(test.experiment(&id).await.state, ExperimentState::Completed);
     for row in test.comparison(&id).await.rows {
         assert_eq!(row.state, TrialState::Stopped);
         assert!(row.tokens_per_second.is_some(), "{row:?}");
@@ -348,10 +349,9 @@ async fn a_parked_trial_holds_up_nothing_and_may_run_later(pool: PgPool) {
         .unwrap();
     let resume = format!("/v1/experiments/{id}/resume");
     let (status, resumed) = test.post(&resume, &json!({})).await;
-    assert_eq!(
-        (status.as_u16(), &resumed["state"]),
-        (200, &json!("running"))
-    );
+    assert_eq!(status, StatusCode::OK, "{resumed:#}");
+    let resumed: ExperimentView = serde_json::from_value(resumed).unwrap();
+    assert_eq!(resumed.state, ExperimentState::Running);
     test.advance(TimeDelta::minutes(1)).await;
     test.post(&format!("/v1/experiments/{id}/cancel"), &json!({}))
         .await;
@@ -364,7 +364,8 @@ async fn a_parked_trial_holds_up_nothing_and_may_run_later(pool: PgPool) {
     );
     // Over is over.
     let (_, again) = test.post(&resume, &json!({})).await;
-    assert_eq!(again["state"], json!("cancelled"));
+    let again: ExperimentView = serde_json::from_value(again).unwrap();
+    assert_eq!(again.state, ExperimentState::Cancelled);
 }
 
 /// In a region that lives, scripts evaluate, save and stall. What that takes is in the projection, and
@@ -584,11 +585,12 @@ async fn what_recurs_is_brought_forward_in_a_probe(pool: PgPool) {
     );
     assert!(measured < 0.97, "{measured}");
     let place = format!("/v1/experiments/{probe}/full-run?candidate={of_probe}");
-    let shown = test.get(&place).await;
-    let sent = &shown["plan"]["candidates"][0]["create_training_job"]["HyperParameters"];
+    let shown: FullRunPreview = test.read(&place).await;
+    let body = shown.plan.candidates[0].create_training_job.clone();
+    let sent = &body.unwrap()["HyperParameters"];
     assert_eq!(
         (&sent["eval_steps"], &sent["save_steps"]),
         (&json!("600"), &json!("600")),
-        "{shown}"
+        "{shown:?}"
     );
 }

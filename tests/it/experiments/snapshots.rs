@@ -4,6 +4,7 @@
 use std::fs;
 
 use bakeoff_api::decisions::DecisionView;
+use bakeoff_api::plans::PreviewView;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::ids::{PriceId, TrialId};
 use bakeoff_domain::lifecycle::state::TrialState;
@@ -49,7 +50,7 @@ async fn planned(pool: PgPool, spec: &Value) -> String {
     fs::write(&file, spec.to_string()).unwrap();
     let file = file.to_str().unwrap();
     let offline = run(&["plan", "--json", file], &[], "").await;
-    let offline: Value = serde_json::from_str(&offline.out).unwrap();
+    let offline: Vec<PreviewView> = serde_json::from_str(&offline.out).unwrap();
     let test = TestApp::new(pool).await;
     let (status, plan) = test.post("/v1/plans", spec).await;
     assert_eq!(status, StatusCode::OK, "{plan}");
@@ -58,16 +59,18 @@ async fn planned(pool: PgPool, spec: &Value) -> String {
     let plan = plan.to_string();
     let masked = plan.replace(&installation, "offline");
     assert_ne!(masked, plan, "no job is named after the installation");
-    let plan: Value = serde_json::from_str(&masked).unwrap();
+    let plan: PreviewView = serde_json::from_str(&masked).unwrap();
     assert_eq!(requests(&plan), requests(&offline[0]));
-    assert_eq!(plan["would_start"], offline[0]["would_start"]);
+    assert_eq!(plan.would_start, offline[0].would_start);
     run(&["plan", file], &[], "").await.out
 }
 
 /// What SageMaker would be asked for, by candidate.
-fn requests(plan: &Value) -> Vec<&Value> {
-    let candidates = plan["candidates"].as_array().unwrap().iter();
-    candidates.map(|one| &one["create_training_job"]).collect()
+fn requests(plan: &PreviewView) -> Vec<Option<&Value>> {
+    let candidates = plan.candidates.iter();
+    candidates
+        .map(|one| one.create_training_job.as_ref())
+        .collect()
 }
 
 fn example(text: &str) -> Value {

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, problem, spec};
 
 /// What was stored, in its own type.
 async fn stored<T: DeserializeOwned>(test: &TestApp, path: &str, body: &Value) -> T {
@@ -83,7 +83,7 @@ async fn instance_types_are_listed_by_family_and_found_by_name(pool: PgPool) {
     assert!(eight.items.iter().all(|one| one.accelerator_count >= 8));
     let one: InstanceTypeView = test.read("/v1/instance-types/ml.p5.48xlarge").await;
     assert_eq!((one.accelerator_count, one.nvme_gb > 0), (8, true));
-    let (status, problem) = test
+    let (status, answer) = test
         .send(test.request(
             Method::GET,
             "/v1/instance-types/ml.p5.48xlrage",
@@ -91,7 +91,7 @@ async fn instance_types_are_listed_by_family_and_found_by_name(pool: PgPool) {
         ))
         .await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    let detail = problem["detail"].as_str().unwrap();
+    let detail = problem(answer).detail;
     assert!(detail.contains("did you mean ml.p5.48xlarge"), "{detail}");
 }
 
@@ -131,20 +131,19 @@ async fn what_no_experiment_could_run_is_not_stored(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let mut workload = spec()["workload"].clone();
     workload["metrics"][0]["regex"] = json!("loss=[0-9.+");
-    let (status, problem) = test.post("/v1/workloads", &workload).await;
+    let (status, answer) = test.post("/v1/workloads", &workload).await;
     assert_eq!(
-        (status, &problem["errors"][0]["rule"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("metric-regex"))
+        (status, problem(answer).errors[0].rule.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "metric-regex")
     );
     let mut profile = spec()["candidates"][0]["profile"].clone();
     profile["zero_stage"] = json!(9);
     let new = json!({"name": "x", "instance_type": "ml.p5.48xlarge", "spec": profile});
-    let (status, problem) = test.post("/v1/instance-profiles", &new).await;
-    assert_eq!(
-        (status, &problem["errors"][0]["rule"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("zero-stage"))
-    );
-    assert_eq!(problem["errors"][0]["pointer"], "/spec/zero_stage");
+    let (status, answer) = test.post("/v1/instance-profiles", &new).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let error = &problem(answer).errors[0];
+    assert_eq!(error.rule, "zero-stage");
+    assert_eq!(error.pointer, "/spec/zero_stage");
     // How many instances it is for is not said here: 16 ways are two of these.
     let mut split = spec()["candidates"][0]["profile"].clone();
     for (key, value) in [
@@ -170,21 +169,15 @@ async fn a_stored_profile_is_used_on_its_own_type(pool: PgPool) {
         .remove("profile")
         .unwrap();
     let new = json!({"name": "small", "instance_type": "ml.p4de.24xlarge", "spec": profile});
-    let (status, stored) = test.post("/v1/instance-profiles", &new).await;
-    assert_eq!(status, StatusCode::CREATED, "{stored}");
-    spec["candidates"][1]["profile_id"] = stored["id"].clone();
+    let small: ProfileView = stored(&test, "/v1/instance-profiles", &new).await;
+    spec["candidates"][1]["profile_id"] = json!(small.id);
     let (status, refused) = test.post("/v1/experiments", &spec).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
-    let error = &refused["errors"][0];
+    let error = &problem(refused).errors[0];
+    assert_eq!(error.rule, "profile-of-another-type");
+    assert_eq!(error.pointer, "/candidates/1/profile_id");
     assert_eq!(
-        (&error["rule"], &error["pointer"]),
-        (
-            &json!("profile-of-another-type"),
-            &json!("/candidates/1/profile_id")
-        )
-    );
-    assert_eq!(
-        error["detail"],
+        error.detail,
         "the profile `small` was stored for ml.p4de.24xlarge, and is used on ml.p5.48xlarge"
     );
     spec["candidates"][1]["instance_type"] = json!("ml.p4de.24xlarge");

@@ -27,8 +27,7 @@ async fn told(test: &TestApp, kind: &str) -> Vec<EventView> {
 }
 
 async fn settled(test: &TestApp, id: &str) -> f64 {
-    let seen = test.get(&format!("/v1/experiments/{id}")).await;
-    seen["settled_usd"].as_f64().unwrap()
+    test.experiment(id).await.settled_usd.as_f64()
 }
 
 /// Nothing of what a healthy run does is a trouble.

@@ -21,13 +21,14 @@ use bakeoff_store::series::Samples;
 use bakeoff_store::series::metrics::Progress;
 use chrono::TimeDelta;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
 
 use crate::endpoints::lives::{body, created, until};
-use crate::support::{REGION, TestApp, holder, jobs, number, on_p5};
+use crate::support::reads::RegionJob;
+use crate::support::{REGION, TestApp, holder, number, on_p5};
 
 fn uuid_of(id: &str) -> Uuid {
     Uuid::try_parse(id.rsplit_once('_').unwrap().1).unwrap()
@@ -262,15 +263,15 @@ fn is_deadlock(error: &StoreError) -> bool {
     format!("{error:?}").contains(DEADLOCK)
 }
 
-async fn push(test: &TestApp, job: &Value, status: &str, secondary: &str) -> Option<String> {
+async fn push(test: &TestApp, job: &RegionJob, status: &str, secondary: &str) -> Option<String> {
     let key = bakeoff_service::auth::secrets::events_key(&[7; 32]);
     let now = test.app.clock.now();
     let body = json!({
         "version": "0", "id": "1", "detail-type": "SageMaker Training Job State Change", "source": "aws.sagemaker",
         "account": "111122223333", "region": "us-east-1", "time": now, "resources": [],
-        "detail": {"TrainingJobName": job["name"], "TrainingJobStatus": status, "SecondaryStatus": secondary,
+        "detail": {"TrainingJobName": job.name, "TrainingJobStatus": status, "SecondaryStatus": secondary,
                    "LastModifiedTime": now.timestamp_millis(),
-                   "Environment": {"BAKEOFF_ATTEMPT_ID": job["attempt"]}},
+                   "Environment": {"BAKEOFF_ATTEMPT_ID": job.attempt}},
     });
     let (status, answer) = test
         .send(
@@ -361,9 +362,9 @@ async fn one_storm(test: &TestApp, ids: &[String]) -> Vec<String> {
         }
         victims
     };
-    let living = jobs(&test.record().await);
+    let living = test.jobs().await;
     let pushes = async |backwards: bool| {
-        let mut order: Vec<&Value> = living.iter().rev().take(96).collect();
+        let mut order: Vec<&RegionJob> = living.iter().rev().take(96).collect();
         if backwards {
             order.reverse();
         }

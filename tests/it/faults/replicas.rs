@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bakeoff_api::runs::RunView;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::orphan::Sighting;
 use bakeoff_domain::sagemaker::error::AwsError;
@@ -418,7 +419,8 @@ async fn two_series_of_a_month_that_is_there_are_merged_at_the_same_time(pool: P
                      "accelerator_count": 8, "global_batch": 512, "started_at": "2026-11-19T00:00:00Z"});
     let (status, run) = test.post("/v1/runs", &run).await;
     assert_eq!(status, 201, "{run}");
-    let path = format!("/v1/runs/{}/metrics", run["id"].as_str().unwrap());
+    let run: RunView = serde_json::from_value(run).unwrap();
+    let path = format!("/v1/runs/{}/metrics", run.id);
     let send = async |minute: i64| {
         let line = json!({"timestamp": 1_795_046_400 + minute * 60, "step": minute, "loss": 3.0})
             .to_string();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bakeoff_domain::ids::{ExperimentId, ProjectId};
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_process::ids;
 use bakeoff_service::auth::keys::Role;
 use bakeoff_store::{MIGRATOR, Store};
@@ -345,12 +346,12 @@ async fn assert_ends(test: &TestApp, pool: &PgPool) {
     let mut told = 0;
     for id in ids {
         let id = ExperimentId(id).to_string();
-        let ended = test.get(&format!("/v1/experiments/{id}")).await;
-        let state = match ended["name"].as_str() {
-            Some("cancelled" | "late") => "cancelled",
-            _ => "completed",
+        let ended = test.experiment(&id).await;
+        let state = match ended.name.as_str() {
+            "cancelled" | "late" => ExperimentState::Cancelled,
+            _ => ExperimentState::Completed,
         };
-        assert_eq!(ended["state"], state, "{ended}");
+        assert_eq!(ended.state, state, "{ended:?}");
         let events = test.events(&id).await;
         assert!(events.is_sorted_by_key(|event| event.id));
         // Times are taken before a commit: they are in order within a trial.

@@ -17,11 +17,7 @@ async fn sweeps_show(pool: PgPool, fault: Value) {
     let test = TestApp::new(pool.clone()).await;
     let id = test.start(&spec()).await;
     test.run_to_end(&id, 12).await;
-    let calls = |record: &Value| {
-        let stops = record["calls"]["StopTrainingJob"].as_u64();
-        stops.unwrap_or_default()
-    };
-    let stops_before = calls(&test.record().await);
+    let stops_before = test.calls("StopTrainingJob").await;
     test.region_post("/_sim/faults", &fault).await;
     for _ in 0..4 {
         // Each of these is a new term, which begins with a sweep.
@@ -40,7 +36,11 @@ async fn sweeps_show(pool: PgPool, fault: Value) {
         .iter()
         .filter(|event| event.severity == EventSeverity::Alarm);
     assert_eq!(alarms.count(), 0, "an alarm of jobs that are settled");
-    assert_eq!(calls(&record), stops_before, "a settled job was stopped");
+    assert_eq!(
+        test.calls("StopTrainingJob").await,
+        stops_before,
+        "a settled job was stopped"
+    );
 }
 
 #[sqlx::test(migrations = false)]
@@ -77,8 +77,7 @@ async fn a_bill_that_comes_late_corrects_the_estimate_without_an_alarm(pool: PgP
         .iter()
         .filter(|event| event.severity == EventSeverity::Alarm);
     assert_eq!(alarms.count(), 0, "nothing ran after its attempt");
-    let stops = test.record().await["calls"]["StopTrainingJob"].as_u64();
-    assert_eq!(stops.unwrap_or_default(), 0);
+    assert_eq!(test.calls("StopTrainingJob").await, 0);
 }
 
 /// The same of spot, which bills less than it ran: what was estimated too high is given back.

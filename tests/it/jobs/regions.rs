@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use bakeoff_api::experiments::ExperimentView;
 use bakeoff_api::operations::AwsUsage;
 use bakeoff_domain::lifecycle::queue::QuotaPool;
+use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::sagemaker::quota::Usage;
 use bakeoff_service::app::{App, Place, Settings};
 use bakeoff_service::aws::Aws;
@@ -58,12 +60,12 @@ async fn advance(east: &TestApp, west: &TestApp, by: TimeDelta) {
     west.advance_region(by).await;
 }
 
-async fn run_until_ended(east: &TestApp, west: &TestApp, id: &str) -> Value {
+async fn run_until_ended(east: &TestApp, west: &TestApp, id: &str) -> ExperimentView {
     for _ in 0..48 {
         east.tick().await;
         west.tick().await;
-        let seen = east.get(&format!("/v1/experiments/{id}")).await;
-        if !seen["ended_at"].is_null() {
+        let seen = east.experiment(id).await;
+        if seen.ended_at.is_some() {
             return seen;
         }
         advance(east, west, TimeDelta::minutes(5)).await;
@@ -87,7 +89,9 @@ async fn each_region_runs_lists_and_bills_its_own_jobs(pool: PgPool) {
         run_until_ended(&east, &west, &there).await,
     ];
     assert!(
-        ended.iter().all(|one| one["state"] == "completed"),
+        ended
+            .iter()
+            .all(|one| one.state == ExperimentState::Completed),
         "{ended:#?}"
     );
     let rows: Vec<(String, String, i64)> = sqlx::query_as(

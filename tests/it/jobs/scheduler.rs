@@ -2,6 +2,7 @@
 //! cancels and lost leases.
 
 use bakeoff_api::comparison::ComparisonRow;
+use bakeoff_api::events::EventView;
 use bakeoff_domain::event::EventSeverity;
 use bakeoff_domain::lifecycle::state::{AttemptState, ExperimentState, TrialState};
 use bakeoff_domain::money::Usd;
@@ -9,7 +10,7 @@ use bakeoff_domain::ranking::recommendation::Conclusion;
 use bakeoff_domain::spec::PurchaseOption;
 use bakeoff_service::tasks::scheduler;
 use chrono::TimeDelta;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 
 use crate::support::{TestApp, create_job, holder, number, on_p5, spec, spot_spec};
@@ -176,14 +177,10 @@ async fn a_stop_that_aws_refuses_raises_one_alarm_and_is_asked_for_until_it_is_a
         test.tick().await;
         test.advance(TimeDelta::minutes(3)).await;
     }
-    let events = test
-        .get(&format!("/v1/experiments/{id}/events?page_size=500"))
-        .await;
-    let alarms: Vec<&Value> = events["items"]
-        .as_array()
-        .unwrap()
+    let events = test.events(&id).await;
+    let alarms: Vec<&EventView> = events
         .iter()
-        .filter(|event| event["kind"] == "trial.stop_refused")
+        .filter(|event| event.kind == "trial.stop_refused")
         .collect();
     assert_eq!(
         alarms.len(),
@@ -191,12 +188,12 @@ async fn a_stop_that_aws_refuses_raises_one_alarm_and_is_asked_for_until_it_is_a
         "one for each job: {alarms:#?}"
     );
     for alarm in alarms {
-        let told = alarm["message"].as_str().unwrap();
+        let told = &alarm.message;
         assert!(
             told.contains("goes on being billed") && told.contains(stop[0]),
             "{told}"
         );
-        assert_eq!(alarm["severity"], "alarm");
+        assert_eq!(alarm.severity, EventSeverity::Alarm);
     }
     test.region_post("/_sim/setup", &deny(&[])).await;
     test.run_to_end(&id, 2).await;

@@ -14,7 +14,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, on_p5};
+use crate::support::{TestApp, on_p5, problem};
 
 /// One trial of some hours, which saves every half hour.
 fn saving() -> Value {
@@ -62,10 +62,10 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
         test.send(request.json(&body))
     };
     let real = json!({"keep": 1, "dry_run": false});
-    let (status, problem) = prune(real.clone(), &test.admin).await;
+    let (status, answer) = prune(real.clone(), &test.admin).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("checkpoints_in_use"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "checkpoints_in_use")
     );
 
     test.run_to_end(&experiment, 24).await;
@@ -119,10 +119,10 @@ async fn checkpoints_are_listed_and_the_old_ones_go(pool: PgPool) {
     );
     test.region
         .write_object("tests", &state, &" ".repeat(17 * 1024 * 1024));
-    let (status, problem) = prune(json!({"keep": 2, "dry_run": false}), &test.admin).await;
+    let (status, answer) = prune(json!({"keep": 2, "dry_run": false}), &test.admin).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("checkpoints_unread"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "checkpoints_unread")
     );
     test.region.write_object("tests", &state, &best);
     // Another trainer's folder below the same prefix names a best of its own.
@@ -197,11 +197,11 @@ async fn the_model_is_named_with_its_files(pool: PgPool) {
     assert_eq!(found[0].files[0].s3_uri, model);
     assert!(found[0].console_url.ends_with(job));
     let none = format!("/v1/trials/{}/checkpoints", trial.id);
-    let (status, problem) = test
+    let (status, answer) = test
         .send(test.request(Method::GET, &none, &test.admin))
         .await;
-    assert_eq!(status, StatusCode::NOT_FOUND, "{problem}");
-    assert!(problem["detail"].as_str().unwrap().contains("`checkpoint`"));
+    assert_eq!(status, StatusCode::NOT_FOUND, "{answer}");
+    assert!(problem(answer).detail.contains("`checkpoint`"));
 }
 
 /// SageMaker evaluates rules in jobs of its own, which end after the training job: what was stored

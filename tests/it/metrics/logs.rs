@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::clients::foreign::python;
-use crate::support::{TestApp, on_p5, spec, spot_spec};
+use crate::support::{TestApp, on_p5, problem, spec, spot_spec};
 
 /// Line by line as the region has them, stream by stream, with no reader of ours in between.
 async fn raw(test: &TestApp, job: &str) -> Vec<(i64, String, String)> {
@@ -153,10 +153,10 @@ async fn a_log_is_read_line_by_line_over_empty_pages_and_hosts(pool: PgPool) {
         ("tail=3&page_token=1;", "tail"),
     ] {
         let request = test.request(Method::GET, &format!("{path}?{query}"), &test.admin);
-        let (status, problem) = test.send(request).await;
+        let (status, answer) = test.send(request).await;
         assert_eq!(
-            (status, &problem["errors"][0]["pointer"]),
-            (StatusCode::BAD_REQUEST, &json!(name)),
+            (status, problem(answer).errors[0].pointer.as_str()),
+            (StatusCode::BAD_REQUEST, name),
             "{query}"
         );
     }

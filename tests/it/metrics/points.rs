@@ -6,13 +6,15 @@ use bakeoff_api::pushed::Pushed;
 use bakeoff_api::runs::RunView;
 use bakeoff_api::series::MetricSeries;
 use bakeoff_domain::measure::metric::Source;
+use bakeoff_domain::money::Usd;
 use bakeoff_domain::spec::expectation::Verdict;
 use chrono::TimeDelta;
 use reqwest::Method;
+use rust_decimal::Decimal;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, problem, spec};
 
 /// The run of document 003, as it would be recorded.
 fn hyperbolic() -> Value {
@@ -61,7 +63,8 @@ pub(crate) async fn taken(test: &TestApp, path: &str, body: String) -> Pushed {
 pub(crate) async fn run(test: &TestApp) -> String {
     let (status, run) = test.post("/v1/runs", &hyperbolic()).await;
     assert_eq!(status, 201, "{run}");
-    run["id"].as_str().unwrap().to_owned()
+    let run: RunView = serde_json::from_value(run).unwrap();
+    run.id.to_string()
 }
 
 #[sqlx::test(migrations = false)]
@@ -124,11 +127,10 @@ async fn the_documents_run_is_beside_a_trial_with_what_is_left_of_it(pool: PgPoo
     );
     let end = json!({"state": "completed", "ended_at": "2026-11-19T12:00:00Z"});
     let (status, ended) = test.post(&format!("/v1/runs/{run}/end"), &end).await;
-    assert_eq!(
-        (status.as_u16(), &ended["figures"]["cost_usd"]),
-        (200, &json!(95.04)),
-        "{ended}"
-    );
+    assert_eq!(status, 200, "{ended}");
+    let ended: RunView = serde_json::from_value(ended).unwrap();
+    let cost = ended.figures.unwrap().cost_usd;
+    assert_eq!(cost, Some(Usd(Decimal::new(9504, 2))));
 }
 
 #[sqlx::test(migrations = false)]
@@ -220,16 +222,14 @@ async fn nan_is_kept_and_in_no_mean_and_unknown_metrics_are_kept_too(pool: PgPoo
         (infinite.buckets.len(), infinite.non_finite_points),
         (0, 20)
     );
-    let (status, problem) = test
+    let (status, answer) = test
         .send(test.request(Method::GET, &format!("{path}?metric=lost"), &test.admin))
         .await;
     assert_eq!(status, 404);
+    let said = problem(answer).detail;
     assert!(
-        problem["detail"]
-            .as_str()
-            .unwrap()
-            .contains("available: grad/custom, validation_loss"),
-        "{problem}"
+        said.contains("available: grad/custom, validation_loss"),
+        "{said}"
     );
 }
 
@@ -243,14 +243,10 @@ async fn a_bad_line_refuses_the_batch_and_says_which(pool: PgPool) {
         lines(0..2),
         "{\"step\": 3, \"loss\": 1}\n{\"timestamp\": 1795046520, \"lo"
     );
-    let (status, problem) = push(&test, &path, body.clone()).await;
+    let (status, answer) = push(&test, &path, body.clone()).await;
     assert_eq!(status, 422);
-    let pointers: Vec<&Value> = problem["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|error| &error["pointer"])
-        .collect();
+    let errors = problem(answer).errors;
+    let pointers: Vec<&str> = errors.iter().map(|one| one.pointer.as_str()).collect();
     assert_eq!(pointers, ["/3", "/4"]);
     let taken = taken(&test, &format!("{path}?skip_bad_lines=true"), body).await;
     assert_eq!((taken.stored, taken.skipped.len()), (10, 2));
@@ -317,9 +313,9 @@ async fn a_file_is_read_as_it_was_written_and_what_became_of_it_is_said(pool: Pg
         ),
         ("train/loss", Some(10), Some(2.99), Some(9.0))
     );
-    let (status, problem) = push(&test, &path, "Hello\nWorld\n".to_owned()).await;
-    let said = problem["errors"][0]["detail"].as_str().unwrap_or_default();
-    assert!(status == 422 && said.contains("Megatron-LM"), "{problem}");
+    let (status, answer) = push(&test, &path, "Hello\nWorld\n".to_owned()).await;
+    let said = problem(answer).errors.remove(0).detail;
+    assert!(status == 422 && said.contains("Megatron-LM"), "{said}");
 }
 
 /// CloudWatch and the script both report the speed: it is one metric, and the script is believed.
@@ -431,7 +427,7 @@ async fn a_young_series_has_a_figure_by_the_minute(pool: PgPool) {
     assert_eq!(shown.figures.unwrap().tokens_per_second, Some(early.mean));
     // One that reports losses and steps only has a speed by them, from the packed points as well.
     let (_, other) = test.post("/v1/runs", &hyperbolic()).await;
-    let other = other["id"].as_str().unwrap();
+    let other = serde_json::from_value::<RunView>(other).unwrap().id;
     let losses = lines(0..16).replace("tokens_per_second", "somewhat");
     push(&test, &format!("/v1/runs/{other}/metrics"), losses).await;
     let speed = async || {
@@ -471,4 +467,32 @@ async fn an_older_series_has_a_figure_by_its_rollups(pool: PgPool) {
     let shown: MetricSeries = test.read(&format!("{path}?metric=tokens_per_second")).await;
     let late = shown.steady.unwrap();
     assert_eq!((late.buckets, late.points), (23, 115));
+}
+
+/// A script that makes a name of each step would fill the database: the row of a metric stays.
+#[sqlx::test(migrations = false)]
+async fn names_without_end_are_not_stored(pool: PgPool) {
+    let test = TestApp::new(pool.clone()).await;
+    let run = run(&test).await;
+    let path = format!("/v1/runs/{run}/metrics");
+    let line = |name: &str, step: u32| {
+        format!("{{\"timestamp\": {START}, \"step\": {step}, \"{name}\": 1}}\n")
+    };
+    taken(&test, &path, line("known", 1)).await;
+    sqlx::query(
+        "INSERT INTO series (run_id, source, name, metric)
+         SELECT run_id, source, 'n' || n, 'n' || n FROM series, generate_series(1, 9998) n",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    taken(&test, &path, line("last", 1)).await;
+    // What is known goes on.
+    let body = line("one_more", 1) + &line("known", 2) + &line("last", 1);
+    let pushed = taken(&test, &path, body).await;
+    assert_eq!((pushed.stored, pushed.duplicates), (1, 1), "{pushed:#?}");
+    let [not_read] = pushed.report.not_read.as_slice() else {
+        panic!("{pushed:#?}");
+    };
+    assert_eq!((not_read.column.as_str(), not_read.cells), ("one_more", 1));
 }

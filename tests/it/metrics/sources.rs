@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bakeoff_api::comparison::{Convergence, CurvePoint};
+use bakeoff_api::pushed::Pushed;
 use bakeoff_api::runs::RunView;
 use bakeoff_api::series::MetricSeries;
 use bakeoff_domain::measure::metric::Source;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::metrics::points::{START, lines, push, run, taken};
-use crate::support::{TestApp, on_p5, spec};
+use crate::support::{TestApp, on_p5, problem, spec};
 
 #[sqlx::test(migrations = false)]
 async fn every_format_has_the_same_columns(pool: PgPool) {
@@ -132,12 +133,10 @@ async fn the_documents_files_are_taken_as_they_are(pool: PgPool) {
         .request(Method::POST, &path, &test.admin)
         .header("content-type", "text/csv")
         .body(export);
-    let (status, taken) = test.send(request).await;
-    assert_eq!(
-        (status.as_u16(), &taken["stored"]),
-        (200, &json!(5)),
-        "{taken}"
-    );
+    let (status, answer) = test.send(request).await;
+    assert_eq!(status, 200, "{answer}");
+    let export: Pushed = serde_json::from_value(answer).unwrap();
+    assert_eq!(export.stored, 5, "{export:?}");
     let shown: RunView = test.read(&format!("/v1/runs/{run}")).await;
     let row = shown.figures.unwrap();
     assert_eq!(
@@ -382,12 +381,10 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
         test.send(test.request(reqwest::Method::POST, &path, token).body(line))
             .await
     };
-    let (status, pushed) = push(first, token).await;
-    assert_eq!(
-        (status.as_u16(), &pushed["stored"]),
-        (200, &json!(1)),
-        "{pushed}"
-    );
+    let (status, answer) = push(first, token).await;
+    assert_eq!(status, 200, "{answer}");
+    let pushed: Pushed = serde_json::from_value(answer).unwrap();
+    assert_eq!(pushed.stored, 1, "{pushed:?}");
     assert_eq!(push(second, token).await.0, 401, "another trial's");
     assert_eq!(push(first, &format!("{token}0")).await.0, 401);
     for path in [
@@ -417,11 +414,10 @@ async fn a_training_job_sends_metrics_of_its_own_trial_without_a_key(pool: PgPoo
         "what is still under way may arrive"
     );
     test.advance(TimeDelta::hours(12)).await;
-    let (status, refused) = push(first, token).await;
+    let (status, answer) = push(first, token).await;
     assert_eq!(
-        (status.as_u16(), &refused["title"]),
-        (403, &json!("Not permitted for this key's role")),
-        "{refused}"
+        (status.as_u16(), problem(answer).title.as_str()),
+        (403, "Not permitted for this key's role")
     );
 }
 

@@ -1,7 +1,7 @@
 //! A budget is a limit that silence never raises: of an endpoint, a pipeline, a CI template, a project and the
 //! installation, in all, a day and a month.
 
-use bakeoff_api::ci::CiSecret;
+use bakeoff_api::ci::{CiSecret, CiStarted};
 use bakeoff_api::ci_runs::CiRunView;
 use bakeoff_api::endpoints::EndpointView;
 use bakeoff_api::pipelines::PipelineView;
@@ -11,6 +11,7 @@ use bakeoff_domain::endpoint::EndpointState;
 use bakeoff_domain::ids::ProjectId;
 use bakeoff_domain::money::Usd;
 use bakeoff_domain::money::budget::{BudgetLevel, InstallationCaps};
+use bakeoff_domain::pipeline::PipelineState;
 use bakeoff_process::ids;
 use bakeoff_service::auth::keys::Role;
 use chrono::TimeDelta;
@@ -22,7 +23,7 @@ use sqlx::PgPool;
 use crate::ci::triggers::{REPOSITORY, created as template_of, trigger};
 use crate::endpoints::lives::{body, created, endpoint, until};
 use crate::pipelines::steps::{pipeline, run_pipeline, started, step, with_data};
-use crate::support::{TestApp, listening, number, on_p5};
+use crate::support::{TestApp, listening, number, on_p5, problem};
 
 fn usd(amount: i64) -> Usd {
     Usd(amount.into())
@@ -31,11 +32,10 @@ fn usd(amount: i64) -> Usd {
 /// The first error of a 422.
 #[track_caller]
 fn refused(answer: &(StatusCode, Value)) -> String {
-    let (status, problem) = answer;
-    assert_eq!(*status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let error = &problem["errors"][0];
-    let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
-    format!("{}: {}; {}", text("pointer"), text("detail"), text("fix"))
+    let (status, said) = answer;
+    assert_eq!(*status, StatusCode::UNPROCESSABLE_ENTITY, "{said:#}");
+    let error = problem(said.clone()).errors.remove(0);
+    format!("{}: {}; {}", error.pointer, error.detail, error.fix)
 }
 
 async fn project(test: &TestApp) -> ProjectView {
@@ -72,21 +72,19 @@ async fn a_pipelines_budget_holds_for_the_endpoint_that_it_deployed(pool: PgPool
         "{why}"
     );
     let named = json!({"time_to_live_hours": 720, "budget_usd": 5000});
-    let (status, problem) = test.patch(&path, &named).await;
+    let (status, answer) = test.patch(&path, &named).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("of_a_pipeline"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "of_a_pipeline")
     );
     let view: PipelineView = test.read(&format!("/v1/pipelines/{id}")).await;
     assert_eq!((view.reserved_usd, view.budget_usd), (before, usd(10)));
     // The way out, although the pipeline has completed.
     let resume = format!("/v1/pipelines/{id}/resume");
     let (status, answer) = test.post(&resume, &json!({"budget_usd": 2000})).await;
-    assert_eq!(
-        (status, &answer["state"]),
-        (StatusCode::OK, &json!("completed")),
-        "{answer:#}"
-    );
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let resumed: PipelineView = serde_json::from_value(answer).unwrap();
+    assert_eq!(resumed.state, PipelineState::Completed);
     let (status, answer) = test.patch(&path, &long).await;
     assert_eq!(status, StatusCode::OK, "{answer:#}");
     let view: PipelineView = test.read(&format!("/v1/pipelines/{id}")).await;
@@ -242,9 +240,10 @@ async fn a_months_budget_begins_anew_with_the_month(pool: PgPool) {
     let caps = json!({"monthly_budget_usd": 300});
     let (status, view) = test.put("/v1/projects/current/budget", &caps).await;
     assert_eq!(status, StatusCode::OK, "{view:#}");
+    let view: ProjectView = serde_json::from_value(view).unwrap();
     assert_eq!(
-        (&view["budget_usd"], &view["monthly_budget_usd"]),
-        (&Value::Null, &json!(300.0))
+        (view.budget_usd, view.monthly_budget_usd),
+        (None, Some(usd(300)))
     );
     let id = test.start(&on_p5(1)).await;
     test.run_to_end(&id, 12).await;
@@ -358,7 +357,8 @@ async fn push(test: &TestApp, own: &CiSecret, number: u32) -> String {
     let body = json!({"delivery_id": number.to_string(), "commit": format!("{number:040x}"), "branch": "main"});
     let (status, answer) = trigger(test, own, &body).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{answer:#}");
-    answer["run_id"].as_str().unwrap().to_owned()
+    let told: CiStarted = serde_json::from_value(answer).unwrap();
+    told.run_id.unwrap().to_string()
 }
 
 /// What the template's runs have reserved and settled today, as the template and as its experiments have it; to the cent.
@@ -445,12 +445,10 @@ async fn runs_of_a_template_take_turns(pool: PgPool) {
         "{poor:?}"
     );
     let wrong = json!({"runs_at_once": 0, "usd_per_day": 1e-9, "usd_per_month": 1e12});
-    let (status, problem) = test.post("/v1/ci-templates", &template(&wrong)).await;
+    let (status, answer) = test.post("/v1/ci-templates", &template(&wrong)).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let errors = problem["errors"].as_array().unwrap().iter();
-    let pointers: Vec<_> = errors
-        .map(|error| error["pointer"].as_str().unwrap())
-        .collect();
+    let errors = problem(answer).errors;
+    let pointers: Vec<&str> = errors.iter().map(|one| one.pointer.as_str()).collect();
     assert_eq!(
         pointers,
         [

@@ -217,10 +217,9 @@ async fn the_projects_budget_caps_all_its_experiments(pool: PgPool) {
         )
         .json(&json!({"budget_usd": 600}));
     let (status, answer) = test.send(put).await;
-    assert_eq!(
-        (status, &answer["budget_usd"]),
-        (reqwest::StatusCode::OK, &json!(600.0))
-    );
+    assert_eq!(status, reqwest::StatusCode::OK, "{answer}");
+    let capped: ProjectView = serde_json::from_value(answer).unwrap();
+    assert_eq!(capped.budget_usd, Some(Usd(600.into())));
     let (one, two) = (test.start(&spec()).await, test.start(&spec()).await);
     test.tick().await;
     assert!(project(&test).await.reserved_usd.as_f64() <= 600.0);

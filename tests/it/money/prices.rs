@@ -19,7 +19,7 @@ use sqlx::PgPool;
 
 use crate::money::ledger::unbilled_spot_seconds;
 use crate::support::reads::RegionJob;
-use crate::support::{TestApp, number, on_p5, spec, spot_spec, usual};
+use crate::support::{TestApp, number, on_p5, problem, spec, spot_spec, usual};
 
 async fn refresh(test: &TestApp) -> Refreshed {
     let (status, body) = test.post("/v1/prices/refresh", &json!({})).await;
@@ -111,7 +111,7 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
         (price.usd_per_hour, price.status),
         (Usd(Decimal::new(25_251_288, 6)), PriceStatus::Listed)
     );
-    let (status, problem) = test
+    let (status, answer) = test
         .send(test.request(
             Method::POST,
             "/v1/prices/refresh?region=mars-north-1",
@@ -119,8 +119,8 @@ async fn the_list_is_read_past_all_that_it_is_full_of(pool: PgPool) {
         ))
         .await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::BAD_GATEWAY, &json!("price_list_empty"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::BAD_GATEWAY, "price_list_empty")
     );
     let rates: Page<RateView> = test.read("/v1/rates?region=us-east-1").await;
     let components: Vec<Component> = rates.items.iter().map(|rate| rate.component).collect();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::clients::sdk_requests::captured;
-use crate::support::{Region, TestApp, on_p5, ports_of, usual};
+use crate::support::{Region, TestApp, on_p5, ports_of, problem, usual};
 
 const IMAGE: &str =
     "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312";
@@ -94,12 +94,13 @@ async fn a_model_becomes_a_version_that_says_where_it_comes_from(pool: PgPool) {
     assert_eq!(register(&test, &asked(&trials[0])).await.1.id, first.id);
     let mut other = asked(&trials[0]);
     other["image"] = json!("other:1");
-    let (status, problem) = test.post("/v1/model-packages", &other).await;
+    let (status, answer) = test.post("/v1/model-packages", &other).await;
+    let refused = problem(answer);
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("model_registered"))
+        (status, refused.code.as_str()),
+        (StatusCode::CONFLICT, "model_registered")
     );
-    let detail = problem["detail"].as_str().unwrap();
+    let detail = refused.detail;
     assert!(
         detail.contains("another image: reject that one first"),
         "{detail}"
@@ -161,11 +162,10 @@ async fn approval_reaches_sagemaker_and_is_not_taken_back(pool: PgPool) {
     let (_, package) = register(&test, &asked(&trials[0])).await;
     // Before it is registered: it gets there with the package.
     let note = json!({"approval": "rejected", "note": "not yet"});
-    let (status, shown) = patch(&test, &package, &note).await;
-    assert_eq!(
-        (status, &shown["approval"]),
-        (StatusCode::OK, &json!("pending"))
-    );
+    let (status, answer) = patch(&test, &package, &note).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let shown: ModelPackageView = serde_json::from_value(answer).unwrap();
+    assert_eq!(shown.approval, Approval::Pending);
     work(&test).await;
     let there = packages(&test).await;
     assert_eq!(
@@ -184,10 +184,10 @@ async fn approval_reaches_sagemaker_and_is_not_taken_back(pool: PgPool) {
         (Approval::Approved, Approval::Approved, None)
     );
     assert_eq!(packages(&test).await[0]["approval"], "Approved");
-    let (status, problem) = patch(&test, &package, &json!({"approval": "pending"})).await;
+    let (status, answer) = patch(&test, &package, &json!({"approval": "pending"})).await;
     assert_eq!(
-        (status, problem["errors"][0]["pointer"].as_str()),
-        (StatusCode::UNPROCESSABLE_ENTITY, Some("/approval"))
+        (status, problem(answer).errors[0].pointer.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "/approval")
     );
     // What SageMaker refuses now is said, and tried again when somebody asks again.
     test.region_post(
@@ -341,13 +341,10 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
     wrong["realtime_instance_types"] = json!(["ml.g5.2xlarge", "ml.g4dn.xlarge", "ml.p9.huge"]);
     wrong["transform_instance_types"] = json!(["ml.p5.48xlarge"]);
     wrong["metadata"] = json!({"bakeoff:trial": "mine"});
-    let (status, problem) = test.post("/v1/model-packages", &wrong).await;
+    let (status, answer) = test.post("/v1/model-packages", &wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let errors = problem["errors"].as_array().unwrap();
-    let pointers: Vec<&str> = errors
-        .iter()
-        .filter_map(|one| one["pointer"].as_str())
-        .collect();
+    let errors = problem(answer).errors;
+    let pointers: Vec<&str> = errors.iter().map(|one| one.pointer.as_str()).collect();
     assert_eq!(
         pointers,
         [
@@ -357,9 +354,9 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
             "/realtime_instance_types/2",
             "/transform_instance_types/0"
         ],
-        "{problem:#}"
+        "{errors:#?}"
     );
-    let fix = errors[2]["fix"].as_str().unwrap();
+    let fix = &errors[2].fix;
     assert!(fix.starts_with("name ml.g"), "{fix}");
 
     let viewer = test.key(test.project, Role::Viewer).await;
@@ -408,10 +405,10 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
     assert_eq!(status, StatusCode::CREATED);
     work(&test).await;
     assert_eq!(read(&test, &replacement).await.version, Some(2));
-    let (status, problem) = patch(&test, &again, &json!({"approval": "approved"})).await;
+    let (status, answer) = patch(&test, &again, &json!({"approval": "approved"})).await;
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("model_replaced"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "model_replaced")
     );
 
     // A trial that has not completed has no model.
@@ -420,19 +417,19 @@ async fn what_cannot_be_registered_is_said_with_the_way_out(pool: PgPool) {
     let trials: Vec<TrialView> = test
         .page(&format!("/v1/experiments/{running}/trials?"))
         .await;
-    let (status, problem) = test.post("/v1/model-packages", &asked(&trials[0])).await;
+    let (status, answer) = test.post("/v1/model-packages", &asked(&trials[0])).await;
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("no_model"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "no_model")
     );
     // Nor has one that was stopped before it had written any.
     test.post(&format!("/v1/experiments/{running}/cancel"), &json!({}))
         .await;
     test.run_to_end(&running, 24).await;
-    let (status, problem) = test.post("/v1/model-packages", &asked(&trials[0])).await;
+    let (status, answer) = test.post("/v1/model-packages", &asked(&trials[0])).await;
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("no_model"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "no_model")
     );
 }
 

@@ -16,7 +16,7 @@ use sqlx::PgPool;
 
 use crate::clients::sdk_requests::captured;
 use crate::pipelines::steps::{
-    assert_billed, pipeline, prepare, run, run_until, started, step, with_data,
+    assert_billed, pipeline, prepare, read, run, run_until, started, step, turn, with_data,
 };
 use crate::support::{Region, jobs, number, ports_of, usual};
 
@@ -64,6 +64,30 @@ async fn an_unchanged_preparation_is_not_run_twice(pool: PgPool) {
     );
     assert_eq!(jobs(&test.record().await).len(), 5);
     assert_billed(&test).await;
+}
+
+/// S3 that asks to slow down does not say that the outputs are gone: run again, the preparation would be paid for twice.
+#[sqlx::test(migrations = false)]
+async fn an_unchanged_preparation_waits_for_s3(pool: PgPool) {
+    let test = with_data(pool, &[]).await;
+    let body = pipeline(&json!([prepare("prepare")]));
+    let first = run(&test, &started(&test, &body).await).await;
+    let id = started(&test, &body).await;
+    let slow = json!({"s3_slow_down": true});
+    test.region_post("/_sim/setup", &slow).await;
+    for _ in 0..10 {
+        turn(&test).await;
+        test.advance(TimeDelta::minutes(4)).await;
+    }
+    let waiting = step(&read(&test, &id).await, "prepare").clone();
+    assert_eq!(
+        (waiting.state, waiting.reused_from),
+        (StepState::Waiting, None)
+    );
+    test.region_post("/_sim/setup", &json!({})).await;
+    let second = run(&test, &id).await;
+    assert_eq!(step(&second, "prepare").reused_from, Some(first.id));
+    assert_eq!(jobs(&test.record().await).len(), 1);
 }
 
 /// The outputs of a preparation belong to its project: another one with the same steps and data runs its own.

@@ -1,7 +1,12 @@
 //! Pipelines: the service over HTTP, processing jobs in the region over the wire.
 
-use bakeoff_api::pipelines::{PipelineView, StepView};
-use bakeoff_domain::lifecycle::state::TrialState;
+use bakeoff_api::diagnosis::TrialDiagnosisView;
+use bakeoff_api::experiments::{ExperimentSummary, ExperimentView};
+use bakeoff_api::money::LedgerEntryView;
+use bakeoff_api::pipelines::{CreatedPipeline, PipelineView, StepView};
+use bakeoff_domain::lifecycle::state::{ExperimentState, TrialState};
+use bakeoff_domain::money::Usd;
+use bakeoff_domain::money::ledger::EntryKind;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use bakeoff_service::tasks::{conductor, deployer, registrar};
 use chrono::TimeDelta;
@@ -9,7 +14,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, jobs, number, on_p5, spec};
+use crate::support::{TestApp, jobs, number, on_p5, problem, spec};
 
 const IMAGE: &str =
     "683313688378.dkr.ecr.us-east-1.amazonaws.com/sagemaker-scikit-learn:1.2-1-cpu-py3";
@@ -65,7 +70,8 @@ pub(crate) async fn with_data(pool: PgPool, faults: &[&str]) -> TestApp {
 pub(crate) async fn started(test: &TestApp, body: &Value) -> String {
     let (status, answer) = test.post("/v1/pipelines", body).await;
     assert_eq!(status, StatusCode::CREATED, "{answer:#}");
-    answer["id"].as_str().unwrap().to_owned()
+    let started: CreatedPipeline = serde_json::from_value(answer).unwrap();
+    started.id.to_string()
 }
 
 pub(crate) async fn read(test: &TestApp, id: &str) -> PipelineView {
@@ -199,17 +205,15 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
         (job.state, job.instance_type.as_str()),
         (TrialState::Completed, "ml.m5.xlarge")
     );
-    let spending = test.get("/v1/spending?group_by=project").await;
-    assert!(
-        spending["total"]["processing_usd"].as_f64().unwrap() > 0.0,
-        "{spending}"
-    );
-    let ledger = test
-        .get(&format!("/v1/pipelines/{id}/ledger?page_size=500"))
+    let spent = test.spending("group_by=project").await.total;
+    assert!(spent.processing_usd > Usd::ZERO, "{spent:?}");
+    let entries: Vec<LedgerEntryView> = test
+        .page(&format!("/v1/pipelines/{id}/ledger?page_size=500"))
         .await;
-    let entries = ledger["items"].as_array().unwrap().iter();
-    let paid = entries.filter(|entry| entry["kind"] == "settled");
-    let paid: f64 = paid.map(|entry| entry["usd"].as_f64().unwrap()).sum();
+    let paid = entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Settled);
+    let paid: f64 = paid.map(|entry| entry.usd.as_f64()).sum();
     assert!(
         (paid - view.settled_usd.as_f64()).abs() < 1e-6,
         "{paid} {}",
@@ -221,10 +225,10 @@ async fn a_pipeline_goes_from_raw_data_to_a_registered_model(pool: PgPool) {
         .map(|step| step.settled_usd.as_f64())
         .sum();
     assert!((view.settled_usd.as_f64() - costs).abs() < 1e-9 && view.reserved_usd.as_f64() == 0.0);
-    assert!((spending["total"]["total_usd"].as_f64().unwrap() - costs).abs() < 1e-6);
+    assert!((spent.total_usd.as_f64() - costs).abs() < 1e-6);
     // A step's work is no experiment of anybody's.
-    let experiments = test.get("/v1/experiments").await;
-    assert_eq!(experiments["items"].as_array().unwrap().len(), 1);
+    let experiments: Vec<ExperimentSummary> = test.page("/v1/experiments").await;
+    assert_eq!(experiments.len(), 1);
 }
 
 /// Every answer to a create is lost, and nothing is listed at first.
@@ -291,11 +295,8 @@ async fn a_failure_skips_what_needs_it_and_is_taken_up_again(pool: PgPool) {
         log.to_string().contains("KeyError: 'text'") && log.to_string().contains("ProcessingJobs"),
         "{log:#}"
     );
-    let diagnosis = test.get(&format!("/v1/trials/{trial}/diagnosis")).await;
-    assert!(
-        !diagnosis["attempts"][0]["diagnosis"].is_null(),
-        "{diagnosis:#}"
-    );
+    let diagnosis: TrialDiagnosisView = test.read(&format!("/v1/trials/{trial}/diagnosis")).await;
+    assert!(diagnosis.attempts[0].diagnosis.is_some(), "{diagnosis:#?}");
     assert_eq!(jobs(&test.record().await).len(), 3);
     // Mended: what has not completed is run.
     test.region_post("/_sim/faults", &json!({})).await;
@@ -317,12 +318,12 @@ async fn a_failure_skips_what_needs_it_and_is_taken_up_again(pool: PgPool) {
         "{} {billed}",
         view.settled_usd
     );
-    let (status, problem) = test
+    let (status, answer) = test
         .post(&format!("/v1/pipelines/{id}/resume"), &json!({}))
         .await;
     assert_eq!(
-        (status, problem["code"].as_str()),
-        (StatusCode::CONFLICT, Some("pipeline_not_resumable"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "pipeline_not_resumable")
     );
 }
 
@@ -374,12 +375,13 @@ async fn a_pipeline_that_is_out_of_money_goes_on_with_a_larger_budget(pool: PgPo
     let reason = step(&view, "second").reason.clone().unwrap();
     assert!(reason.contains("it may cost"), "{reason}");
     let resume = format!("/v1/pipelines/{id}/resume");
-    let (status, problem) = test.post(&resume, &json!({"budget_usd": 0.5})).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    assert_eq!(problem["errors"][0]["pointer"], "/budget_usd");
-    let (status, view) = test.post(&resume, &json!({"budget_usd": 50})).await;
-    assert_eq!(status, StatusCode::OK, "{view:#}");
-    assert_eq!(view["budget_usd"], json!(50.0));
+    let (status, answer) = test.post(&resume, &json!({"budget_usd": 0.5})).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    assert_eq!(problem(answer).errors[0].pointer, "/budget_usd");
+    let (status, answer) = test.post(&resume, &json!({"budget_usd": 50})).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let view: PipelineView = serde_json::from_value(answer).unwrap();
+    assert_eq!(view.budget_usd, Usd::from_f64(50.0).unwrap());
     let view = run(&test, &id).await;
     assert_eq!(view.state, PipelineState::Completed, "{view:#?}");
     assert_eq!(jobs(&test.record().await).len(), 2);
@@ -405,8 +407,10 @@ async fn a_comparison_that_was_a_step_is_not_taken_up_by_itself(pool: PgPool) {
         "nothing that a resume could take up"
     );
     let resume = format!("/v1/experiments/{id}/resume");
-    let (_, resumed) = test.post(&resume, &json!({})).await;
-    assert_eq!(resumed["state"], json!("completed"), "{resumed:#}");
+    let (status, answer) = test.post(&resume, &json!({})).await;
+    assert_eq!(status, StatusCode::OK, "{answer:#}");
+    let resumed: ExperimentView = serde_json::from_value(answer).unwrap();
+    assert_eq!(resumed.state, ExperimentState::Completed, "{resumed:#?}");
 }
 
 /// A conductor that dies after its claim, and one that comes back late, leave one work for each step.
@@ -466,35 +470,29 @@ async fn what_is_wrong_is_told_before_anything_runs(pool: PgPool) {
     let mut body = whole();
     body["steps"][0]["processing"]["instance_type"] = json!("ml.p5.48xlarge");
     body["steps"][2]["processing"]["inputs"][0]["s3_uri"] = json!("${compre.winner.model_s3_uri}");
-    let (status, problem) = test.post("/v1/pipelines", &body).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let errors = problem["errors"].as_array().unwrap();
-    let pointers: Vec<&str> = errors
-        .iter()
-        .map(|error| error["pointer"].as_str().unwrap())
-        .collect();
+    let (status, answer) = test.post("/v1/pipelines", &body).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let errors = problem(answer).errors;
+    let pointers: Vec<&str> = errors.iter().map(|one| one.pointer.as_str()).collect();
     assert_eq!(
         pointers,
         [
             "/steps/0/processing/instance_type",
             "/steps/2/processing/inputs/0/s3_uri"
         ],
-        "{problem:#}"
+        "{errors:#?}"
     );
-    assert!(
-        errors[1]["fix"].as_str().unwrap().contains("compare"),
-        "{problem:#}"
-    );
+    assert!(errors[1].fix.contains("compare"), "{errors:#?}");
     // The linter's findings, where they stand; and a field that nobody knows.
     let mut body = whole();
     body["steps"][1]["experiment"]["candidates"][0]["instance_type"] = json!("ml.p9.huge");
     body["steps"][0]["processing"]["imputs"] = json!([]);
-    let (status, problem) = test.post("/v1/pipelines", &body).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let told = problem.to_string();
+    let (status, answer) = test.post("/v1/pipelines", &body).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let told = answer.to_string();
     assert!(
         told.contains("/steps/1/experiment/candidates/0/instance_type") && told.contains("imputs"),
-        "{problem:#}"
+        "{answer:#}"
     );
     assert_eq!(number(&pool, "SELECT count(*) FROM pipelines").await, 0);
     // The same key counts once.
@@ -503,7 +501,9 @@ async fn what_is_wrong_is_told_before_anything_runs(pool: PgPool) {
         test.send(request.header("idempotency-key", "one").json(&whole()))
     };
     let (first, second) = (request().await, request().await);
-    assert_eq!((first.0, &first.1["id"]), (second.0, &second.1["id"]));
+    let created = |answer: Value| serde_json::from_value::<CreatedPipeline>(answer).unwrap();
+    let (one, same) = (created(first.1), created(second.1));
+    assert_eq!((first.0, one.id), (second.0, same.id));
     assert_eq!(number(&pool, "SELECT count(*) FROM pipelines").await, 1);
     let (status, _) = test
         .post(

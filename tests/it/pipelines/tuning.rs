@@ -1,5 +1,8 @@
 //! Tuning and batch transform as steps: one tuning job for each type, billed by its trials; models used and deleted.
 
+use bakeoff_api::logs::LogPartView;
+use bakeoff_api::model_packages::ModelPackageView;
+use bakeoff_api::tuning::TuningView;
 use bakeoff_domain::pipeline::{PipelineState, StepState};
 use chrono::TimeDelta;
 use reqwest::{Method, StatusCode};
@@ -9,7 +12,7 @@ use sqlx::PgPool;
 use crate::pipelines::steps::{
     assert_billed, pipeline, prepare, run, run_pipeline, run_until, started, step, with_data,
 };
-use crate::support::{TestApp, jobs, number};
+use crate::support::{TestApp, jobs, number, problem};
 
 const TRAINS: &str =
     "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.6.0-gpu-py312";
@@ -88,15 +91,11 @@ async fn the_same_trials_on_two_types_and_the_best_of_all_feeds_the_next_step(po
     assert_eq!(number(test.app.store.pool(), tuned).await, 2);
     // Its trials are shown, and what each was billed.
     let path = format!("/v1/trials/{}/tuned", tune.jobs[0].clone().trial_id);
-    let shown = test.get(&path).await;
-    let trials = shown["trials"].as_array().unwrap();
-    assert_eq!(trials.len(), 6, "{shown:#}");
-    assert!(
-        trials
-            .iter()
-            .all(|one| one["billed_seconds"].as_u64() > Some(0))
-    );
-    assert_eq!(shown["best"]["objective"], one["best_objective"]);
+    let shown: TuningView = test.read(&path).await;
+    assert_eq!(shown.trials.len(), 6, "{shown:#?}");
+    assert!(shown.trials.iter().all(|one| one.billed_seconds > 0));
+    let best = shown.best.unwrap();
+    assert_eq!(json!(best.objective.unwrap()), one["best_objective"]);
 }
 
 /// Not one of the steps between needs a trial of an experiment.
@@ -114,25 +113,22 @@ async fn the_best_trial_is_registered_served_and_its_log_is_shown(pool: PgPool) 
     let best = step(&view, "tune").outputs.clone().unwrap()["best"].clone();
     let registered = step(&view, "register").outputs.clone().unwrap();
     let id = registered["model_package_id"].as_str().unwrap();
-    let package = test.get(&format!("/v1/model-packages/{id}")).await;
-    assert_eq!(package["model_s3_uri"], best["model_s3_uri"]);
-    let origin = &package["metadata"];
+    let package: ModelPackageView = test.read(&format!("/v1/model-packages/{id}")).await;
+    assert_eq!(best["model_s3_uri"], package.model_s3_uri);
+    let origin = &package.metadata;
     assert_eq!(origin["bakeoff:kind"], "tuned_trial");
-    assert_eq!(origin["bakeoff:training_job"], best["job_name"]);
-    assert_eq!(
-        origin["bakeoff:objective"],
-        json!(best["objective"].to_string())
-    );
+    assert_eq!(best["job_name"], origin["bakeoff:training_job"]);
+    assert_eq!(origin["bakeoff:objective"], best["objective"].to_string());
     assert_eq!(origin.get("bakeoff:tokens"), None);
 
     let trial = best["trial_id"].as_str().unwrap();
     let job = best["job_name"].as_str().unwrap();
     let path = format!("/v1/trials/{trial}/logs?training_job={job}");
-    let log = test.get(&path).await;
-    assert_eq!(log["job_name"], best["job_name"]);
+    let log: LogPartView = test.read(&path).await;
+    assert_eq!(log.job_name, job);
     let rate = best["hyperparameters"]["lr"].as_str().unwrap();
-    let line = log["lines"][0]["message"].as_str().unwrap();
-    assert!(line.contains(&format!("lr={rate}")), "{log:#}");
+    let line = &log.lines[0].message;
+    assert!(line.contains(&format!("lr={rate}")), "{log:#?}");
     for (path, why) in [
         (format!("/v1/trials/{trial}/logs"), "name one of its trials"),
         (
@@ -157,16 +153,15 @@ async fn a_tuning_that_runs_has_no_model_to_register_yet(pool: PgPool) {
     let view = run_until(&test, &id, "tune", StepState::Running).await;
     let trial = step(&view, "tune").jobs[0].trial_id;
     let body = json!({"trial_id": trial, "group": "tuned", "image": SERVES});
-    let (status, problem) = test.post("/v1/model-packages", &body).await;
-    assert_eq!(status, StatusCode::CONFLICT, "{problem:#}");
-    assert_eq!(problem["code"], "no_model", "{problem:#}");
+    let (status, answer) = test.post("/v1/model-packages", &body).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{answer:#}");
+    let refused = problem(answer);
+    assert_eq!(refused.code, "no_model", "{refused:#?}");
     run(&test, &id).await;
-    let (status, problem) = test.post("/v1/model-packages", &body).await;
-    assert_eq!(status, StatusCode::CREATED, "{problem:#}");
-    assert_eq!(
-        problem["metadata"]["bakeoff:instance_type"],
-        "ml.g5.2xlarge"
-    );
+    let (status, answer) = test.post("/v1/model-packages", &body).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer:#}");
+    let package: ModelPackageView = serde_json::from_value(answer).unwrap();
+    assert_eq!(package.metadata["bakeoff:instance_type"], "ml.g5.2xlarge");
 }
 
 #[sqlx::test(migrations = false)]
@@ -310,12 +305,12 @@ async fn what_sagemaker_would_refuse_is_refused_at_once(pool: PgPool) {
     let mut moved = transform("one");
     moved["transform"]["instance_type"] = json!("ml.p5.48xlarge");
     let bad = tuning(&json!({"strategy": "hyperband", "early_stopping": true, "spot": true}));
-    let (status, problem) = test
+    let (status, answer) = test
         .post("/v1/pipelines", &pipeline(&json!([bad, moved])))
         .await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem:#}");
-    let told = problem["errors"].as_array().unwrap().iter();
-    let pointers: Vec<&str> = told.filter_map(|one| one["pointer"].as_str()).collect();
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:#}");
+    let errors = problem(answer).errors;
+    let pointers: Vec<&str> = errors.iter().map(|one| one.pointer.as_str()).collect();
     assert_eq!(
         pointers,
         [

@@ -8,6 +8,7 @@ use bakeoff_api::plans::PreviewView;
 use bakeoff_domain::lifecycle::state::ExperimentState;
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::price::PriceStatus;
+use bakeoff_http::Problem;
 use bakeoff_service::auth::keys::Role;
 use chrono::TimeDelta;
 use futures::StreamExt;
@@ -15,15 +16,11 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{TestApp, spec};
+use crate::support::{TestApp, problem, spec};
 
-fn pointers(problem: &Value) -> Vec<&str> {
-    problem["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|error| error["pointer"].as_str().unwrap())
-        .collect()
+fn pointers(problem: &Problem) -> Vec<&str> {
+    let errors = problem.errors.iter();
+    errors.map(|error| error.pointer.as_str()).collect()
 }
 
 fn created(body: &Value) -> CreatedExperiment {
@@ -42,11 +39,11 @@ async fn without_a_good_key_there_is_nothing_to_see(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let wrong = test.admin.replace('a', "b");
     for key in ["", "bk_1_2", "nonsense", wrong.as_str()] {
-        let (status, problem) = test
+        let (status, answer) = test
             .send(test.request(Method::GET, "/v1/experiments", key))
             .await;
         assert_eq!(status, StatusCode::UNAUTHORIZED);
-        assert_eq!(problem["code"], "unauthenticated");
+        assert_eq!(problem(answer).code, "unauthenticated");
     }
     let bare = reqwest::get(format!("{}/v1/experiments", test.url))
         .await
@@ -95,15 +92,15 @@ async fn another_projects_rows_do_not_exist(pool: PgPool) {
 async fn a_viewer_reads_and_does_not_spend(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let viewer = test.key(test.project, Role::Viewer).await;
-    let (status, problem) = test
+    let (status, answer) = test
         .send(
             test.request(Method::POST, "/v1/experiments", &viewer)
                 .json(&spec()),
         )
         .await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::FORBIDDEN, &json!("forbidden"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::FORBIDDEN, "forbidden")
     );
     let (status, _) = test
         .send(test.request(Method::GET, "/v1/experiments", &viewer))
@@ -120,8 +117,9 @@ async fn all_mistakes_come_back_at_once_with_their_places(pool: PgPool) {
     wrong["max_wait_seconds"] = json!(100);
     wrong["candidates"][0]["purchase_options"] = json!(["spot"]);
     wrong["candidates"][1]["instance_type"] = json!("ml.p5.48xlrge");
-    let (status, problem) = test.post("/v1/experiments", &wrong).await;
+    let (status, answer) = test.post("/v1/experiments", &wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let problem = problem(answer);
     let expected = [
         "/budget_us",
         "/budget_usd",
@@ -130,18 +128,8 @@ async fn all_mistakes_come_back_at_once_with_their_places(pool: PgPool) {
         "/candidates/1/instance_type",
     ];
     assert_eq!(pointers(&problem), expected);
-    assert!(
-        problem["errors"][0]["fix"]
-            .as_str()
-            .unwrap()
-            .contains("budget_usd")
-    );
-    assert!(
-        problem["errors"][4]["fix"]
-            .as_str()
-            .unwrap()
-            .contains("ml.p5.48xlarge")
-    );
+    assert!(problem.errors[0].fix.contains("budget_usd"));
+    assert!(problem.errors[4].fix.contains("ml.p5.48xlarge"));
     assert!(experiments(&test).await.is_empty(), "nothing was written");
 }
 
@@ -150,10 +138,10 @@ async fn a_wrong_type_names_its_place(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let mut wrong = spec();
     wrong["candidates"][1]["profile"]["micro_batch_per_gpu"] = json!("four");
-    let (status, problem) = test.post("/v1/experiments", &wrong).await;
+    let (status, answer) = test.post("/v1/experiments", &wrong).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert_eq!(
-        pointers(&problem),
+        pointers(&problem(answer)),
         ["/candidates/1/profile/micro_batch_per_gpu"]
     );
     let broken = test
@@ -247,13 +235,10 @@ async fn the_same_idempotency_key_counts_once(pool: PgPool) {
     assert_eq!(experiments(&test).await.len(), 1);
     let mut other = spec();
     other["budget_usd"] = json!(11);
-    let (status, problem) = send(other).await;
+    let (status, answer) = send(other).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (
-            StatusCode::UNPROCESSABLE_ENTITY,
-            &json!("idempotency_key_reused")
-        )
+        (status, problem(answer).code.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused")
     );
 }
 
@@ -418,10 +403,10 @@ async fn what_is_refused_does_not_run(pool: PgPool) {
     let preview: PreviewView = serde_json::from_value(preview).unwrap();
     assert!(!preview.would_start, "{preview:#?}");
     assert!(preview.candidates[0].plan.refused);
-    let (status, problem) = test.post("/v1/experiments", &compiled).await;
+    let (status, answer) = test.post("/v1/experiments", &compiled).await;
     assert_eq!(
-        (status, &problem["errors"][0]["rule"]),
-        (StatusCode::UNPROCESSABLE_ENTITY, &json!("compiler-ended"))
+        (status, problem(answer).errors[0].rule.as_str()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "compiler-ended")
     );
 }
 
@@ -446,12 +431,12 @@ async fn an_experiment_all_of_whose_trials_failed_has_failed(pool: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn unknown_paths_and_methods_are_problems_too(pool: PgPool) {
     let test = TestApp::new(pool).await;
-    let (status, problem) = test
+    let (status, answer) = test
         .send(test.request(Method::GET, "/v1/nothing", &test.admin))
         .await;
     assert_eq!(
-        (status, &problem["instance"]),
-        (StatusCode::NOT_FOUND, &json!("/v1/nothing"))
+        (status, problem(answer).instance.as_str()),
+        (StatusCode::NOT_FOUND, "/v1/nothing")
     );
     let (status, _) = test
         .send(test.request(Method::DELETE, "/v1/experiments", &test.admin))

@@ -10,12 +10,19 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::TestApp;
+use crate::support::{TestApp, problem};
 
 async fn made(test: &TestApp, name: &str, role: &str) -> CreatedKey {
     let (status, answer) = test
         .post("/v1/keys", &json!({"name": name, "role": role}))
         .await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    serde_json::from_value(answer).unwrap()
+}
+
+/// The key that is made in place of another one.
+async fn successor(test: &TestApp, path: &str, how: &Value) -> CreatedKey {
+    let (status, answer) = test.post(path, how).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     serde_json::from_value(answer).unwrap()
 }
@@ -66,12 +73,8 @@ async fn an_admin_makes_keys_that_are_shown_once(pool: PgPool) {
         )
         .await;
     assert_eq!(refused.0, StatusCode::UNPROCESSABLE_ENTITY);
-    let pointers: Vec<&Value> = refused.1["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| &one["pointer"])
-        .collect();
+    let errors = problem(refused.1).errors.into_iter();
+    let pointers: Vec<String> = errors.map(|one| one.pointer).collect();
     assert_eq!(pointers, ["/name", "/expires_in_days"]);
 }
 
@@ -104,7 +107,8 @@ async fn a_revoked_key_is_refused_and_the_last_admins_is_kept(pool: PgPool) {
     let new = made(&test, "gone soon", "viewer").await;
     let (status, revoked) = test.delete(&format!("/v1/keys/{}", new.key.id)).await;
     assert_eq!(status, StatusCode::OK);
-    assert!(!revoked["revoked_at"].is_null());
+    let revoked: KeyView = serde_json::from_value(revoked).unwrap();
+    assert!(revoked.revoked_at.is_some());
     assert_eq!(
         status_of(&test, &new.api_key).await,
         StatusCode::UNAUTHORIZED
@@ -115,18 +119,16 @@ async fn a_revoked_key_is_refused_and_the_last_admins_is_kept(pool: PgPool) {
         .find(|key| key.role == "admin")
         .unwrap()
         .id;
-    let (status, problem) = test.delete(&format!("/v1/keys/{own}")).await;
+    let (status, answer) = test.delete(&format!("/v1/keys/{own}")).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("last_admin_key"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "last_admin_key")
     );
     // One that is being replaced is no admin to be left with.
     let rotated = made(&test, "third", "admin").await;
     let path = format!("/v1/keys/{}/rotate", rotated.key.id);
-    let (status, successor) = test.post(&path, &json!({"overlap_hours": 1})).await;
-    assert_eq!(status, StatusCode::CREATED, "{successor:#}");
-    test.delete(&format!("/v1/keys/{}", successor["id"].as_str().unwrap()))
-        .await;
+    let fresh = successor(&test, &path, &json!({"overlap_hours": 1})).await;
+    test.delete(&format!("/v1/keys/{}", fresh.key.id)).await;
     let (status, _) = test.delete(&format!("/v1/keys/{own}")).await;
     assert_eq!(status, StatusCode::CONFLICT);
     test.delete(&format!("/v1/keys/{}", rotated.key.id)).await;
@@ -151,42 +153,38 @@ async fn a_key_is_replaced_by_one_of_its_name_and_role(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let old = made(&test, "ci", "editor").await;
     let path = format!("/v1/keys/{}/rotate", old.key.id);
-    let (status, with_overlap) = test.post(&path, &json!({"overlap_hours": 2})).await;
-    assert_eq!(status, StatusCode::CREATED, "{with_overlap}");
+    let newer = successor(&test, &path, &json!({"overlap_hours": 2})).await;
     assert_eq!(
-        (&with_overlap["name"], &with_overlap["role"]),
-        (&json!("ci"), &json!("editor"))
+        (newer.key.name.as_str(), newer.key.role.as_str()),
+        ("ci", "editor")
     );
     let both_live = test
         .send(test.request(Method::GET, "/v1/whoami", &old.api_key))
         .await;
     assert_eq!(both_live.0, StatusCode::OK);
-    assert!(!both_live.1["key"]["expires_at"].is_null());
+    let who: Whoami = serde_json::from_value(both_live.1).unwrap();
+    assert!(who.key.expires_at.is_some());
     // It is replaced once: whoever has lost the new one replaces that one.
-    let newer = with_overlap["id"].as_str().unwrap();
-    let (status, problem) = test.post(&path, &json!({})).await;
+    let (status, answer) = test.post(&path, &json!({})).await;
+    let refused = problem(answer);
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("key_is_replaced"))
+        (status, refused.code.as_str()),
+        (StatusCode::CONFLICT, "key_is_replaced")
     );
+    let id = newer.key.id.to_string();
+    assert!(refused.detail.contains(&id), "{refused:?}");
+    let newest = successor(&test, &format!("/v1/keys/{id}/rotate"), &json!({})).await;
     assert!(
-        problem["detail"].as_str().unwrap().contains(newer),
-        "{problem}"
+        newest.key.expires_at.is_none(),
+        "its life is not the overlap's: {newest:?}"
     );
-    let newest = format!("/v1/keys/{newer}/rotate");
-    let (status, newest) = test.post(&newest, &json!({})).await;
-    assert_eq!(status, StatusCode::CREATED);
-    assert!(
-        newest["expires_at"].is_null(),
-        "its life is not the overlap's: {newest}"
-    );
-    let lost = with_overlap["api_key"].as_str().unwrap();
-    assert_eq!(status_of(&test, lost).await, StatusCode::UNAUTHORIZED);
+    let lost = status_of(&test, &newer.api_key).await;
+    assert_eq!(lost, StatusCode::UNAUTHORIZED);
     test.delete(&format!("/v1/keys/{}", old.key.id)).await;
-    let (status, problem) = test.post(&path, &json!({})).await;
+    let (status, answer) = test.post(&path, &json!({})).await;
     assert_eq!(
-        (status, &problem["code"]),
-        (StatusCode::CONFLICT, &json!("key_is_over"))
+        (status, problem(answer).code.as_str()),
+        (StatusCode::CONFLICT, "key_is_over")
     );
 }
 

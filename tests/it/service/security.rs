@@ -1,6 +1,10 @@
 //! What a stranger, a viewer or an editor must not be able to do: to the money, to the service's
 //! time, and to its connections.
 
+use bakeoff_api::catalog::PriceView;
+use bakeoff_api::experiments::CreatedExperiment;
+use bakeoff_api::findings::LintView;
+use bakeoff_api::runs::RunView;
 use bakeoff_service::auth::keys::Role;
 use bakeoff_service::tasks::{finalizer, ingester, repricer, scheduler, warm_pools};
 use base64::Engine;
@@ -10,7 +14,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-use crate::support::{SNS_TOPIC, TestApp, spec};
+use crate::support::{SNS_TOPIC, TestApp, problem, spec};
 
 async fn put_price(test: &TestApp, key: &str, change: &Value) -> (StatusCode, Value) {
     let mut body = json!({"region": "us-east-1", "usd_per_hour": 60, "source": "contract"});
@@ -63,33 +67,26 @@ async fn prices_belong_to_the_admin_and_have_a_floor(pool: PgPool) {
             "region",
         ),
     ] {
-        let (status, problem) = put_price(&test, &test.admin, &change).await;
+        let (status, answer) = put_price(&test, &test.admin, &change).await;
         assert_eq!(
             status,
             StatusCode::UNPROCESSABLE_ENTITY,
-            "{change}: {problem}"
+            "{change}: {answer}"
         );
-        let error = &problem["errors"][0];
+        let error = problem(answer).errors.remove(0);
         assert_eq!(
-            (&error["rule"], &error["pointer"]),
-            (&json!("price"), &json!(pointer)),
-            "{problem}"
+            (error.rule.as_str(), error.pointer.as_str()),
+            ("price", pointer),
+            "{error:?}"
         );
-        assert!(
-            error["detail"].as_str().unwrap().contains(says),
-            "{problem}"
-        );
-        assert!(!error["fix"].as_str().unwrap().is_empty(), "{problem}");
+        assert!(error.detail.contains(says), "{error:?}");
+        assert!(!error.fix.is_empty(), "{error:?}");
     }
     let late = json!({"effective_from": "2026-11-19T00:00:00Z", "reason": "the contract came late", "note": "signed"});
-    let (status, price) = put_price(&test, &test.admin, &late).await;
-    assert_eq!(
-        (status, &price["note"]),
-        (
-            StatusCode::OK,
-            &json!("signed; back-dated: the contract came late")
-        )
-    );
+    let (status, answer) = put_price(&test, &test.admin, &late).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let price: PriceView = serde_json::from_value(answer).unwrap();
+    assert_eq!(price.note, "signed; back-dated: the contract came late");
     // A rate that was negotiated low does not lower the floor, and a listed one elsewhere does not
     // raise it.
     assert_eq!(
@@ -117,8 +114,7 @@ async fn prices_belong_to_the_admin_and_have_a_floor(pool: PgPool) {
 async fn the_role_comes_before_the_body(pool: PgPool) {
     let test = TestApp::new(pool).await;
     let id = test.start(&spec()).await;
-    let trials = test.get(&format!("/v1/experiments/{id}/trials")).await;
-    let trial = trials["items"][0]["id"].as_str().unwrap().to_owned();
+    let trial = test.trials(&id).await[0].id;
     let viewer = test.key(test.project, Role::Viewer).await;
     let editor = test.key(test.project, Role::Editor).await;
     let trial_metrics = format!("/v1/trials/{trial}/metrics");
@@ -158,16 +154,16 @@ async fn what_is_unknown_or_wrong_is_reported_up_to_a_number(pool: PgPool) {
         .map(|number| (format!("field_{number:04}"), json!(1)))
         .collect();
     fields.insert("name".to_owned(), json!("x"));
-    let (status, problem) = test.post("/v1/runs", &Value::Object(fields)).await;
+    let (status, answer) = test.post("/v1/runs", &Value::Object(fields)).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let unknown: Vec<&str> = problem["errors"]
-        .as_array()
-        .unwrap()
+    let problem = problem(answer);
+    let unknown: Vec<&str> = problem
+        .errors
         .iter()
-        .filter(|error| error["rule"] == "unknown-field")
-        .map(|error| error["detail"].as_str().unwrap())
+        .filter(|error| error.rule == "unknown-field")
+        .map(|error| error.detail.as_str())
         .collect();
-    assert_eq!(unknown.len(), 21, "{problem}");
+    assert_eq!(unknown.len(), 21, "{problem:?}");
     assert!(unknown[20].contains("980 more"), "{}", unknown[20]);
 
     let mut run = json!({"name": "x", "hardware": "none", "accelerator_count": 1});
@@ -175,15 +171,13 @@ async fn what_is_unknown_or_wrong_is_reported_up_to_a_number(pool: PgPool) {
         .map(|number| json!({"instance_type": format!("ml.p{number}.48xlrge")}))
         .collect();
     run["claims"] = json!({"hardware": hardware});
-    let (status, lint) = test.post("/v1/lint?kind=run", &run).await;
-    let findings = lint["findings"].as_array().unwrap();
-    assert_eq!((status, findings.len()), (StatusCode::OK, 200));
-    assert!(
-        findings[199]["message"].as_str().unwrap().contains("more"),
-        "{}",
-        findings[199]
-    );
-    assert_eq!(lint["passed"], false, "what was left out counts");
+    let (status, answer) = test.post("/v1/lint?kind=run", &run).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let lint: LintView = serde_json::from_value(answer).unwrap();
+    assert_eq!(lint.findings.len(), 200);
+    let last = &lint.findings[199];
+    assert!(last.message.contains("more"), "{last:?}");
+    assert!(!lint.passed, "what was left out counts");
 }
 
 #[sqlx::test(migrations = false)]
@@ -201,12 +195,10 @@ async fn a_regular_expression_that_would_be_huge_is_refused(pool: PgPool) {
     ] {
         let mut document = spec();
         document["workload"]["metrics"][1]["regex"] = json!(regex);
-        let (_, lint) = test.post("/v1/lint", &document).await;
-        let found = lint["findings"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|found| found["rule"] == "metric-regex");
+        let (_, answer) = test.post("/v1/lint", &document).await;
+        let lint: LintView = serde_json::from_value(answer).unwrap();
+        let mut findings = lint.findings.iter();
+        let found = findings.find(|found| found.rule == "metric-regex");
         assert_eq!(found.is_none(), is_good, "{regex}: {found:?}");
     }
 }
@@ -226,10 +218,11 @@ async fn experiments_that_wait_for_a_price_keep_no_others_from_ending(pool: PgPo
     let theirs = test
         .request(Method::POST, "/v1/experiments", &others_key)
         .json(&spec());
-    let theirs = test.send(theirs).await.1["id"].as_str().unwrap().to_owned();
+    let (_, theirs) = test.send(theirs).await;
+    let theirs: CreatedExperiment = serde_json::from_value(theirs).unwrap();
     let cancel = test.request(
         Method::POST,
-        &format!("/v1/experiments/{theirs}/cancel"),
+        &format!("/v1/experiments/{}/cancel", theirs.id),
         &others_key,
     );
     test.send(cancel.json(&json!({}))).await;
@@ -293,7 +286,7 @@ async fn an_experiment_ends_whatever_prices_others_write(pool: PgPool) {
     waiting(Some(test.project.0), "eu-west-1", "ml.p5.48xlarge", 1).await;
     waiting(None, "us-east-1", "ml.g5.12xlarge", 1).await;
     assert!(ended(8).await, "prices of others are in its way");
-    assert!(!test.get(&format!("/v1/experiments/{mine}")).await["ended_at"].is_null());
+    assert!(test.experiment(&mine).await.ended_at.is_some());
     let second = test.start(&spec()).await;
     waiting(Some(test.project.0), "us-east-1", "ml.p5.48xlarge", 2).await;
     assert!(
@@ -313,6 +306,7 @@ async fn times_at_the_end_of_the_calendar_are_a_mistake_of_the_sender(pool: PgPo
             &json!({"name": "x", "hardware": "none", "accelerator_count": 1}),
         )
         .await;
+    let run: RunView = serde_json::from_value(run).unwrap();
     let body =
         "{\n\"log_history\":[{\"step\":-1,\"loss\":1},{\"step\":2,\"train_runtime\":1}],\"global_step\":-5}".to_owned();
     for started_at in [
@@ -320,24 +314,16 @@ async fn times_at_the_end_of_the_calendar_are_a_mistake_of_the_sender(pool: PgPo
         "%2B262142-12-31T23:59:59Z",
         "1999-12-31T00:00:00Z",
     ] {
-        let path = format!(
-            "/v1/runs/{}/metrics?started_at={started_at}",
-            run["id"].as_str().unwrap()
-        );
-        let (status, problem) = test
+        let path = format!("/v1/runs/{}/metrics?started_at={started_at}", run.id);
+        let (status, answer) = test
             .send(
                 test.request(Method::POST, &path, &test.admin)
                     .body(body.clone()),
             )
             .await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{started_at}: {problem}");
-        assert!(
-            problem["detail"]
-                .as_str()
-                .unwrap()
-                .starts_with("started_at"),
-            "{problem}"
-        );
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{started_at}: {answer}");
+        let detail = problem(answer).detail;
+        assert!(detail.starts_with("started_at"), "{detail}");
     }
 }
 
@@ -346,13 +332,11 @@ async fn a_conflict_speaks_of_what_is_there_and_not_of_constraints(pool: PgPool)
     let test = TestApp::new(pool).await;
     let day = json!({"effective_from": "2026-11-20T00:00:00Z"});
     assert_eq!(put_price(&test, &test.admin, &day).await.0, StatusCode::OK);
-    let (status, problem) = put_price(&test, &test.admin, &day).await;
-    let detail = problem["detail"].as_str().unwrap();
+    let (status, answer) = put_price(&test, &test.admin, &day).await;
     assert_eq!(status, StatusCode::CONFLICT);
-    assert!(
-        !problem.to_string().contains("_key") && detail.contains("price"),
-        "{problem}"
-    );
+    assert!(!answer.to_string().contains("_key"), "{answer}");
+    let detail = problem(answer).detail;
+    assert!(detail.contains("price"), "{detail}");
 }
 
 pub(crate) fn signed(key: &KeyPair, change: &Value) -> Vec<u8> {

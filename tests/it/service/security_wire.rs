@@ -305,10 +305,15 @@ async fn a_stream_ends_with_its_key_and_a_key_has_so_many(pool: PgPool) {
         .execute(&pool)
         .await
         .unwrap();
+    ended(&test, &id, &mut last).await;
+}
+
+/// Wakes an experiment's stream until it ends.
+pub(crate) async fn ended(test: &TestApp, id: &str, stream: &mut reqwest::Response) {
     let ended = async {
         loop {
-            wake(&test, &id);
-            match tokio::time::timeout(Duration::from_millis(100), last.chunk()).await {
+            wake(test, id);
+            match tokio::time::timeout(Duration::from_millis(100), stream.chunk()).await {
                 Ok(Ok(Some(_))) | Err(_) => {}
                 Ok(Ok(None) | Err(_)) => break,
             }
@@ -316,7 +321,7 @@ async fn a_stream_ends_with_its_key_and_a_key_has_so_many(pool: PgPool) {
     };
     tokio::time::timeout(PATIENCE, ended)
         .await
-        .expect("the stream goes on without its key");
+        .expect("the stream goes on without its key or session");
 }
 
 fn wake(test: &TestApp, id: &str) {

@@ -11,7 +11,8 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::support::TestApp;
+use crate::service::security_wire::ended;
+use crate::support::{TestApp, spec};
 
 /// Logs in; the cookie as a browser sends it back.
 async fn log_in(test: &TestApp, key: &str) -> (SessionView, String) {
@@ -118,6 +119,21 @@ async fn a_session_ends_by_logging_out_by_its_key_and_by_time(pool: PgPool) {
         .await
         .unwrap();
     assert!(!is_logged_in(&test, &cookie).await);
+}
+
+/// Whoever logs out on a machine that others use leaves no page behind that goes on telling.
+#[sqlx::test(migrations = false)]
+async fn a_stream_ends_when_its_session_does(pool: PgPool) {
+    let test = TestApp::new(pool).await;
+    let id = test.start(&spec()).await;
+    let path = format!("/v1/experiments/{id}/events");
+    let (_, cookie) = log_in(&test, &test.admin).await;
+    let stream = with(&test, Method::GET, &path, &cookie).header(ACCEPT, "text/event-stream");
+    let mut stream = stream.send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::OK);
+    let out = with(&test, Method::DELETE, "/v1/sessions/current", &cookie);
+    assert_eq!(status(out).await, StatusCode::NO_CONTENT);
+    ended(&test, &id, &mut stream).await;
 }
 
 #[sqlx::test(migrations = false)]

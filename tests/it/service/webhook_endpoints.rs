@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use bakeoff_api::events::EventView;
 use bakeoff_api::webhook_endpoints::{
-    DeliveryWithAttempts, EndpointOfWebhooks, SecretOfWebhooks, WebhookTest,
+    DeliveryView, DeliveryWithAttempts, EndpointOfWebhooks, SecretOfWebhooks, WebhookTest,
 };
 use bakeoff_process::clock::{real_now, real_sleep};
 use bakeoff_service::auth::keys::Role;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use sqlx::{ConnectOptions, PgPool};
 
-use crate::support::{TestApp, number, on_p5};
+use crate::support::{TestApp, number, on_p5, problem};
 
 /// One request as it arrived.
 #[derive(Debug, Clone)]
@@ -117,12 +117,13 @@ pub(crate) async fn created(test: &TestApp, body: &Value) -> SecretOfWebhooks {
     serde_json::from_value(answer).unwrap()
 }
 
-pub(crate) async fn deliveries(test: &TestApp, own: &SecretOfWebhooks, filter: &str) -> Vec<Value> {
+pub(crate) async fn deliveries(
+    test: &TestApp,
+    own: &SecretOfWebhooks,
+    filter: &str,
+) -> Vec<DeliveryView> {
     let path = format!("/v1/webhook-endpoints/{}/deliveries", own.id);
-    test.get(&format!("{path}{filter}")).await["items"]
-        .as_array()
-        .unwrap()
-        .clone()
+    test.page(&format!("{path}{filter}")).await
 }
 
 #[sqlx::test(migrations = false)]
@@ -161,8 +162,8 @@ async fn an_event_arrives_signed_and_is_tried_again_until_it_has(pool: PgPool) {
     assert!(receiver.taken().is_empty());
     let delivery = &deliveries(&test, &own, "?state=delivered").await[0];
     assert_eq!(
-        (&delivery["attempts"], &delivery["id"]),
-        (&json!(3), &json!(first[0].id))
+        (delivery.attempts, &delivery.id.to_string()),
+        (3, &first[0].id)
     );
     let path = format!("/v1/webhook-deliveries/{}", first[0].id);
     let seen: DeliveryWithAttempts = test.read(&path).await;
@@ -240,13 +241,11 @@ async fn an_endpoint_is_rotated_tested_disabled_and_enabled(pool: PgPool) {
         "a disabled endpoint gets nothing new"
     );
     let failed = &deliveries(&test, &own, "?state=failed").await[0];
-    let replay = format!(
-        "/v1/webhook-deliveries/{}/replay",
-        failed["id"].as_str().unwrap()
-    );
+    let replay = format!("/v1/webhook-deliveries/{}/replay", failed.id);
     assert_eq!(test.post(&replay, &json!({})).await.0, StatusCode::CONFLICT);
     let (_, enabled) = test.patch(&path, &json!({"enabled": true})).await;
-    assert_eq!(enabled["disabled_at"], Value::Null);
+    let enabled: EndpointOfWebhooks = serde_json::from_value(enabled).unwrap();
+    assert_eq!(enabled.disabled_at, None);
     assert_eq!(test.post(&replay, &json!({})).await.0, StatusCode::ACCEPTED);
     // Nothing arrives for days: not a single event, nor the next.
     receiver.answers(&[503; 100]);
@@ -288,19 +287,18 @@ async fn bad_endpoints_are_refused_and_others_are_not_seen(pool: PgPool) {
             "/colour",
         ),
     ] {
-        let (status, problem) = test.post("/v1/webhook-endpoints", &body).await;
-        assert!(status.is_client_error(), "{body}: {problem:#}");
-        assert_eq!(
-            problem["errors"][0]["pointer"], pointer,
-            "{body}: {problem:#}"
-        );
+        let (status, answer) = test.post("/v1/webhook-endpoints", &body).await;
+        assert!(status.is_client_error(), "{body}: {answer:#}");
+        let problem = problem(answer);
+        assert_eq!(problem.errors[0].pointer, pointer, "{body}: {problem:#?}");
     }
     let slack = json!({"url": "https://hooks.slack.com/services/T0/B0/secret", "form": "slack", "kinds": ["ci.decided"]});
     let own = created(&test, &slack).await;
     let path = format!("/v1/webhook-endpoints/{}", own.id);
-    assert_eq!(test.get(&path).await["url"], "https://hooks.slack.com/…");
-    let listed = test.get("/v1/webhook-endpoints").await;
-    assert_eq!(listed["items"].as_array().unwrap().len(), 1);
+    let shown: EndpointOfWebhooks = test.read(&path).await;
+    assert_eq!(shown.url, "https://hooks.slack.com/…");
+    let listed: Vec<EndpointOfWebhooks> = test.page("/v1/webhook-endpoints").await;
+    assert_eq!(listed.len(), 1);
     let other = test.other_project().await;
     let stranger = test.key(other, Role::Admin).await;
     let (status, _) = test.send(test.request(Method::GET, &path, &stranger)).await;

@@ -11,6 +11,7 @@ use bakeoff_api::money::{LedgerEntryView, Spending};
 use bakeoff_api::page::Page;
 use bakeoff_api::plans::PreviewView;
 use bakeoff_api::trials::TrialView;
+use bakeoff_http::Problem;
 use bakeoff_planner::preview::Preview;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
@@ -64,6 +65,11 @@ impl RegionJob {
     pub(crate) fn is_running(&self) -> bool {
         self.status == "InProgress"
     }
+}
+
+/// The answer to a refused request.
+pub(crate) fn problem(body: Value) -> Problem {
+    serde_json::from_value(body).expect("a problem")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]

@@ -2,7 +2,7 @@
 
 use super::{Mutant, it};
 
-pub(super) const MUTANTS: [Mutant; 11] = [
+pub(super) const MUTANTS: [Mutant; 12] = [
     it(
         "a-silent-registry-is-waited-for",
         "ci::images::a_registry_that_never_answers_ends_the_run_after_a_day",
@@ -17,7 +17,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
     ),
     it(
         "an-older-push-ends-a-newer-run",
-        "ci::one_bill::an_older_push_that_comes_late_ends_nothing",
+        "ci::superseding::an_older_push_that_comes_late_ends_nothing",
     ),
     it(
         "a-replay-counts-earlier-tries",
@@ -43,5 +43,12 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         "a-held-status-is-claimed",
         "ci::commit_status::a_status_is_told_again_after_a_crash_and_in_order",
     ),
-    it("a-script-ends-runs", "ci::one_bill::a_script_ends_no_run"),
+    it(
+        "an-old-webhook-ends-the-head",
+        "ci::superseding::of_pushes_that_were_never_told_the_commits_time_decides",
+    ),
+    it(
+        "a-script-ends-runs",
+        "ci::superseding::a_script_ends_no_run",
+    ),
 ];

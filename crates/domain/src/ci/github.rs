@@ -1,5 +1,6 @@
 //! Webhooks as GitHub sends them (docs.github.com, Webhook events and payloads): of which commit they speak.
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::{DeliveryContent, Event, Repository, Trigger};
@@ -38,10 +39,18 @@ fn push(body: &Value) -> Result<DeliveryContent, String> {
         Event::Push,
         Trigger {
             previous: body["before"].as_str().map(str::to_owned),
+            made_at: time(body, "/head_commit/timestamp"),
             repository: repository(body),
             ..pushed(reference, commit)
         },
     ))
+}
+
+/// A time as hosts write it: that of a commit is in the committer's time zone.
+pub(super) fn time(body: &Value, pointer: &str) -> Option<DateTime<Utc>> {
+    let written = body.pointer(pointer)?.as_str()?;
+    let time = DateTime::parse_from_rfc3339(written).ok()?;
+    Some(time.to_utc())
 }
 
 fn repository(body: &Value) -> Option<Repository> {
@@ -80,6 +89,8 @@ fn pull_request(body: &Value) -> Result<DeliveryContent, String> {
     let trigger = Trigger {
         pull_request: Some(number),
         previous: body["before"].as_str().map(str::to_owned),
+        // The commit's own time is not told: it was there when the request last changed.
+        made_at: time(body, "/pull_request/updated_at"),
         repository: repository(body),
         ..pushed(&format!("refs/heads/{branch}"), commit)
     };

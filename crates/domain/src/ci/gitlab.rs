@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::github::{pushed, text};
+use super::github::{pushed, text, time};
 use super::{DeliveryContent, Event, Repository, Trigger};
 
 /// What a delivery says; the body names its own kind. `Err`: what is missing.
@@ -24,12 +24,21 @@ fn push(body: &Value) -> Result<DeliveryContent, String> {
             Event::Push,
             Trigger {
                 previous: body["before"].as_str().map(str::to_owned),
+                made_at: told_commit(body, commit).and_then(|one| time(one, "/timestamp")),
                 repository: repository(body),
                 ..pushed(reference, commit)
             },
         ),
         None => DeliveryContent::Ignored(format!("{reference} was deleted")),
     })
+}
+
+/// A commit of a push, which tells its newest, at most twenty.
+fn told_commit<'a>(body: &'a Value, id: &str) -> Option<&'a Value> {
+    body["commits"]
+        .as_array()?
+        .iter()
+        .find(|one| one["id"] == id)
 }
 
 fn repository(body: &Value) -> Option<Repository> {
@@ -68,6 +77,7 @@ fn merge_request(body: &Value) -> Result<DeliveryContent, String> {
     let trigger = Trigger {
         pull_request: Some(number),
         previous: attributes["oldrev"].as_str().map(str::to_owned),
+        made_at: time(attributes, "/last_commit/timestamp"),
         repository: repository(body),
         ..pushed(&format!("refs/heads/{branch}"), commit)
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use chrono::{DateTime, Utc};
 use regex::Regex;
 
 use crate::embedded;
@@ -37,6 +38,9 @@ pub struct Trigger {
     /// What the branch was before, as the code's host tells it: later pushes are told from earlier ones by it, in whatever
     /// order they arrive. Zeros of a new branch.
     pub previous: Option<String>,
+    /// When the commit was made, at the latest, as its host tells it: the order of two pushes, where those between them were
+    /// never told.
+    pub made_at: Option<DateTime<Utc>>,
     /// Where the code is kept, as its host says.
     pub repository: Option<Repository>,
 }

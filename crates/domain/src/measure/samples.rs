@@ -50,8 +50,9 @@ pub struct Point {
 pub struct Batch {
     pub names: Vec<String>,
     pub points: Vec<Point>,
-    /// Lines that were skipped, if requested.
+    /// Lines that were skipped, if requested: the first of them.
     pub skipped: Vec<LineError>,
+    pub skipped_in_all: u64,
     /// What was recognised, and what was not read.
     pub report: Report,
 }

@@ -29,7 +29,7 @@ use bakeoff_process::ids;
 use bakeoff_service::app::App;
 use bakeoff_service::read::ci_report;
 use bakeoff_service::use_cases::intake::{self, PreparedExperiment};
-use bakeoff_store::ci::joining::Delivered;
+use bakeoff_store::ci::joining::{Delivered, Joining};
 use bakeoff_store::ci::runs::{CiRun, WhichRuns};
 use bakeoff_store::ci::{Delivery, Template, repositories};
 use bakeoff_store::requests::Once;
@@ -128,15 +128,15 @@ async fn found_or_started(app: &App, template: &Template, told: &SignedDelivery)
             again(earlier)
         }
         (Some(_) | None, _) if told.is_repeat => begin(app, template, &delivery).await,
-        // The branch was put back to a commit whose run a newer one has ended.
-        (Some(earlier), None) if earlier.is_superseded && trigger.previous.is_some() => {
+        // A newer commit has ended the run of the one that the branch was put back to.
+        (Some(earlier), None) if earlier.is_put_back => {
             let delivery = Delivery {
                 is_repeat: true,
                 ..delivery
             };
             begin(app, template, &delivery).await
         }
-        (Some(earlier), _) => join(app, template, &delivery, earlier).await,
+        (Some(earlier), newer) => join(app, template, &delivery, earlier, newer.is_none()).await,
         (None, Some(newer)) => {
             let why = format!("superseded by {newer}, a newer commit whose webhook came first");
             let (outcome, now) = (Unmeasured::Refused, app.clock.now());
@@ -147,19 +147,23 @@ async fn found_or_started(app: &App, template: &Template, told: &SignedDelivery)
     }
 }
 
-/// Has a delivery join the run that measures the same.
+/// Has a delivery join the run that measures the same. `is_newest`: no later commit of its branch is known.
 async fn join(
     app: &App,
     template: &Template,
     delivery: &Delivery<'_>,
     earlier: Delivered,
+    is_newest: bool,
 ) -> Answer {
     if let Some(run) = earlier.run {
         let gate = template.settings.gate.as_ref();
         let branch = delivery.trigger.branch.as_ref();
-        let accepts = gate.is_some_and(|gate| Some(&gate.baseline_branch) == branch);
+        let joining = Joining {
+            is_of_baseline: gate.is_some_and(|gate| Some(&gate.baseline_branch) == branch),
+            is_newest,
+        };
         let now = app.clock.now();
-        app.store.join_run(delivery, run, accepts, now).await?;
+        app.store.join_run(delivery, run, joining, now).await?;
     }
     note_pull_request(app, earlier, delivery.trigger).await?;
     again(earlier)
@@ -178,7 +182,7 @@ async fn begin(app: &App, template: &Template, delivery: &Delivery<'_>) -> Answe
                 run: Some(delivery.run),
                 is_of_another_commit: false,
                 is_by_another: false,
-                is_superseded: false,
+                is_put_back: false,
             },
             false,
         )),
@@ -187,7 +191,8 @@ async fn begin(app: &App, template: &Template, delivery: &Delivery<'_>) -> Answe
         {
             match app.store.delivered(delivery).await? {
                 Some(earlier) if earlier.is_by_another => {
-                    join(app, template, delivery, earlier).await
+                    let newer = app.store.newer_commit(delivery).await?;
+                    join(app, template, delivery, earlier, newer.is_none()).await
                 }
                 Some(earlier) => again(earlier),
                 None => Err(Problem::unavailable("try again")),

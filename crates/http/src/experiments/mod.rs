@@ -323,7 +323,8 @@ pub(crate) async fn pause(
 /// Resume an experiment
 ///
 /// Lifts a pause, whoever set it, and queues parked trials again. Resolve the reasons given for the
-/// pause or parking first. An experiment that ended without its parked trials runs again.
+/// pause or parking first. An experiment that ended without its parked trials runs again, unless it is of a CI run that
+/// has its verdict: that commit is measured again with `bakeoff gate --again`.
 #[utoipa::path(post, path = "/v1/experiments/{experiment_id}/resume", operation_id = "resumeExperiment", tag = "experiments",
     params(("experiment_id" = ExperimentId, Path)),
     responses((status = 200, description = "Resumed, or already over", body = ExperimentView), Problems))]
@@ -332,7 +333,17 @@ pub(crate) async fn resume(
     Editor(caller): Editor,
     Id(id): Id<ExperimentId>,
 ) -> Result<Json<ExperimentView>, Problem> {
-    command(&app, caller, id, ExperimentCommand::Resume).await
+    let resumed = command(&app, caller, id, ExperimentCommand::Resume).await?;
+    // Where it has done nothing, and could have.
+    if let Some(run) = app.store.judged_run_of(id).await? {
+        return Err(Problem::conflict(
+            "ci-run-is-judged",
+            format!(
+                "{run} has its verdict, which these trials would not change: bakeoff gate --again measures the commit again"
+            ),
+        ));
+    }
+    Ok(resumed)
 }
 
 /// Trials of an experiment

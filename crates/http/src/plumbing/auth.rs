@@ -23,8 +23,8 @@ pub(crate) const COOKIE: &str = "__Host-bakeoff";
 pub(crate) struct Caller {
     pub(crate) project: ProjectId,
     pub(crate) key: ApiKeyId,
-    /// Whether the request came with a session's cookie instead of the key.
-    pub(crate) is_session: bool,
+    /// The hash of the session's token, if the request came with its cookie instead of the key.
+    session: Option<[u8; 32]>,
     role: Role,
 }
 
@@ -78,9 +78,18 @@ impl Caller {
         )))
     }
 
-    /// Whether the key is still valid; also true while the database cannot be reached.
+    /// Whether the request came with a session's cookie.
+    pub(crate) fn is_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Whether the key is still valid, and the session has not ended; also true while the database cannot be reached.
     pub(crate) async fn is_live(self, app: &App) -> bool {
-        !matches!(app.store.live_key(self.key, real_now()).await, Ok(None))
+        let now = real_now();
+        match self.session {
+            Some(token) => !matches!(app.store.live_session(&token, now).await, Ok(None)),
+            None => !matches!(app.store.live_key(self.key, now).await, Ok(None)),
+        }
     }
 }
 
@@ -138,7 +147,7 @@ async fn caller_of(app: &App, text: &str) -> Result<Caller, Problem> {
     Ok(Caller {
         project: stored.project_id,
         key: id,
-        is_session: false,
+        session: None,
         role,
     })
 }
@@ -160,7 +169,7 @@ async fn caller_in(app: &App, token_sha256: &[u8; 32]) -> Result<Caller, Problem
     Ok(Caller {
         project: session.project,
         key: session.key,
-        is_session: true,
+        session: Some(*token_sha256),
         role: Role::parse(&session.role).ok_or_else(ended)?,
     })
 }

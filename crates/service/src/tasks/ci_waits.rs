@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 
 use crate::app::App;
 use bakeoff_store::StoreError;
-use bakeoff_store::ci::runs::NewVerdict;
+use bakeoff_store::ci::verdicts::NewVerdict;
 use bakeoff_store::ci::waits::{SupersededRun, WaitingRun};
 use bakeoff_store::experiments::lifecycle::ExperimentCommand;
 
@@ -120,6 +120,7 @@ async fn end(app: &App, project: ProjectId, run: CiRunId, why: String) -> Result
         readings: &Vec::new(),
         judgement: &judgement,
         is_accepted: false,
+        is_of_measured: false,
     };
     app.store.decide_ci_run(&run, new, app.clock.now()).await
 }

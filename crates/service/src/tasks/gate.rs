@@ -13,7 +13,8 @@ use crate::read::gate::Measured;
 use crate::use_cases::intake;
 use bakeoff_process::crash;
 use bakeoff_store::StoreError;
-use bakeoff_store::ci::runs::{CiRun, NewVerdict};
+use bakeoff_store::ci::runs::CiRun;
+use bakeoff_store::ci::verdicts::NewVerdict;
 use bakeoff_store::requests::Once;
 
 /// Runs read per page.
@@ -75,8 +76,13 @@ async fn carry_on(app: &App, project: ProjectId, id: CiRunId) -> Result<bool, St
             let mut branches = run.other_branches.iter().map(String::as_str).chain(own);
             branches.any(|branch| gate.accepts(judgement.verdict, Some(branch), true))
         }),
+        is_of_measured: true,
     };
-    app.store.decide_ci_run(&run, new, now).await
+    let is_decided = app.store.decide_ci_run(&run, new, now).await?;
+    if is_decided {
+        app.wake_schedulers();
+    }
+    Ok(is_decided)
 }
 
 async fn judgement(app: &App, run: &CiRun, measured: &Measured) -> Result<Judgement, StoreError> {

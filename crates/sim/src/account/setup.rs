@@ -37,6 +37,9 @@ pub(crate) struct Setup {
     /// The region of all buckets; this one when absent.
     #[arg(long, value_name = "REGION")]
     bucket_region: Option<String>,
+    /// S3 asks every caller to slow down.
+    #[arg(long)]
+    s3_slow_down: bool,
     /// No repository has the tag that is asked for.
     #[arg(long)]
     no_image: bool,
@@ -60,6 +63,10 @@ impl Setup {
     /// Where buckets lie, if not in the region itself.
     pub(crate) fn other_bucket_region(&self, own: &str) -> Option<&str> {
         self.bucket_region.as_deref().filter(|other| *other != own)
+    }
+
+    pub(crate) fn s3_slows_down(&self) -> bool {
+        self.s3_slow_down
     }
 
     pub(crate) fn has_image(&self) -> bool {

@@ -106,6 +106,14 @@ pub(super) fn s3(setup: &Setup, own: &str, ask: &S3Ask<'_>) -> Option<Response> 
         let code = "PermanentRedirect";
         return Some(s3_error(ask, StatusCode::MOVED_PERMANENTLY, code, other));
     }
+    if setup.s3_slows_down() {
+        return Some(s3_error(
+            ask,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "SlowDown",
+            own,
+        ));
+    }
     let action = match (ask.method, ask.key.is_empty()) {
         ("GET" | "HEAD", true) => "s3:ListBucket",
         ("GET" | "HEAD", false) => "s3:GetObject",

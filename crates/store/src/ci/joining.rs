@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::{Delivery, REF_MAX, git_ref, repositories, runs};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, retried};
 
 /// What a delivery has started before, or another one that tells of the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,17 @@ pub struct Delivered {
     pub is_of_another_commit: bool,
     /// By another delivery: the same would run.
     pub is_by_another: bool,
-    /// A newer commit has taken the run's place.
-    pub is_superseded: bool,
+    /// A newer commit has taken the run's place, and the branch has come back from it or from a later one.
+    pub is_put_back: bool,
+}
+
+/// What a delivery says of the run that it joins.
+#[derive(Debug, Clone, Copy)]
+pub struct Joining {
+    /// Its branch is that of the baseline, to which the run counts from now on.
+    pub is_of_baseline: bool,
+    /// No commit is known to which the branch came after this one.
+    pub is_newest: bool,
 }
 
 impl Store {
@@ -31,10 +40,13 @@ impl Store {
     ) -> Result<Option<Delivered>, StoreError> {
         let row = sqlx::query!(
             r#"SELECT d.experiment_id AS "experiment_id!", d.run_id, coalesce(d.commit_sha <> $4, false) AS "is_of_another_commit!",
-                      false AS "is_by_another!", false AS "is_superseded!"
+                      false AS "is_by_another!", false AS "is_put_back!"
                FROM ci_deliveries d WHERE d.template_id = $1 AND d.delivery_id = $2
                UNION ALL
-               SELECT r.experiment_id, r.id, false, true, r.superseded_by IS NOT NULL FROM ci_runs r
+               SELECT r.experiment_id, r.id, false, true,
+                      EXISTS (SELECT FROM ci_runs n WHERE n.template_id = $1 AND n.commit_sha = $6 AND r.superseded_by IS NOT NULL
+                              AND (n.id = r.superseded_by OR n.branch = $7 AND n.id > r.id))
+               FROM ci_runs r
                WHERE r.template_id = $1 AND r.template_version = $3 AND r.what_runs = $5 AND r.takes_deliveries
                ORDER BY 4 LIMIT 1"#,
             delivery.template.0,
@@ -42,6 +54,8 @@ impl Store {
             i32::try_from(delivery.template_version).unwrap_or(i32::MAX),
             delivery.trigger.commit,
             delivery.what_runs,
+            delivery.trigger.previous,
+            branch(delivery),
         )
         .fetch_optional(&self.pool)
         .await?;
@@ -50,7 +64,7 @@ impl Store {
             run: row.run_id.map(CiRunId),
             is_of_another_commit: row.is_of_another_commit,
             is_by_another: row.is_by_another,
-            is_superseded: row.is_superseded,
+            is_put_back: row.is_put_back,
         }))
     }
 
@@ -77,62 +91,78 @@ impl Store {
         Ok(newer.fetch_optional(&self.pool).await?)
     }
 
-    /// Has a delivery join the run that measures the same. `accepts`: its branch is that of the baseline, to which the run
-    /// counts from now on.
+    /// Has a delivery join the run that measures the same.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn join_run(
         &self,
         delivery: &Delivery<'_>,
         run: CiRunId,
-        accepts: bool,
+        joining: Joining,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let trigger = delivery.trigger;
-        let mut tx = self.pool.begin().await?;
-        let before = sqlx::query!(
-            "SELECT experiment_id, previous_commit FROM ci_runs WHERE id = $1 FOR NO KEY UPDATE",
-            run.0,
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-        insert_delivery(
-            &mut tx,
-            delivery,
-            run,
-            ExperimentId(before.experiment_id),
-            now,
-        )
-        .await?;
-        let is_merged = trigger.pull_request.is_none()
-            && delivery.event != bakeoff_domain::ci::Event::PullRequest;
-        sqlx::query!(
-            r#"UPDATE ci_runs
-               SET previous_commit = coalesce(previous_commit, $2),
-                   accepted_at = CASE WHEN is_news AND $5 AND accepted_at IS NULL AND verdict IN ('passed', 'inconclusive')
-                                      THEN $6 ELSE accepted_at END,
-                   accepted_by = CASE WHEN is_news AND $5 AND accepted_at IS NULL AND verdict IN ('passed', 'inconclusive')
-                                      THEN $7 ELSE accepted_by END,
-                   other_branches = CASE WHEN is_news THEN array_append(other_branches, $3) ELSE other_branches END
-               FROM (SELECT $4 AND $3::text IS NOT NULL AND NOT $3 = ANY (r.other_branches) AND cardinality(r.other_branches) < 20
-                            AND (r.branch IS DISTINCT FROM $3 OR r.pull_request IS NOT NULL OR r.event = 'pull_request') AS is_news
-                     FROM ci_runs r WHERE r.id = $1) news
-               WHERE id = $1"#,
-            run.0,
-            trigger.previous,
-            branch(delivery),
-            is_merged,
-            accepts,
-            now,
-            runs::RULE,
-        )
-        .execute(&mut *tx)
-        .await?;
-        // A script may have been faster than the host, which alone knows the order.
-        if before.previous_commit.is_none() && trigger.previous.is_some() {
-            supersede(&mut tx, delivery, run).await?;
-        }
-        Ok(tx.commit().await?)
+        let transaction = || async move {
+            let mut tx = self.pool.begin().await?;
+            join(&mut tx, delivery, run, joining, now).await?;
+            Ok(tx.commit().await?)
+        };
+        retried(transaction).await
     }
+}
+
+async fn join(
+    tx: &mut PgConnection,
+    delivery: &Delivery<'_>,
+    run: CiRunId,
+    joining: Joining,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let trigger = delivery.trigger;
+    let before = sqlx::query!(
+        r#"SELECT experiment_id, branch, previous_commit, superseded_by IS NOT NULL AS "is_superseded!"
+           FROM ci_runs WHERE id = $1 FOR NO KEY UPDATE"#,
+        run.0,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let experiment = ExperimentId(before.experiment_id);
+    insert_delivery(tx, delivery, run, experiment, now).await?;
+    let is_merged =
+        trigger.pull_request.is_none() && delivery.event != bakeoff_domain::ci::Event::PullRequest;
+    sqlx::query!(
+        r#"UPDATE ci_runs
+           SET previous_commit = coalesce(previous_commit, $2), made_at = coalesce(made_at, $8),
+               accepted_at = CASE WHEN is_news AND $5 AND accepted_at IS NULL AND verdict IN ('passed', 'inconclusive')
+                                  THEN $6 ELSE accepted_at END,
+               accepted_by = CASE WHEN is_news AND $5 AND accepted_at IS NULL AND verdict IN ('passed', 'inconclusive')
+                                  THEN $7 ELSE accepted_by END,
+               other_branches = CASE WHEN is_news THEN array_append(other_branches, $3) ELSE other_branches END
+           FROM (SELECT $4 AND $3::text IS NOT NULL AND NOT $3 = ANY (r.other_branches) AND cardinality(r.other_branches) < 20
+                        AND (r.branch IS DISTINCT FROM $3 OR r.pull_request IS NOT NULL OR r.event = 'pull_request') AS is_news
+                 FROM ci_runs r WHERE r.id = $1) news
+           WHERE id = $1"#,
+        run.0,
+        trigger.previous,
+        branch(delivery),
+        is_merged,
+        joining.is_of_baseline,
+        now,
+        runs::RULE,
+        trigger.made_at,
+    )
+    .execute(&mut *tx)
+    .await?;
+    // A script may have been faster than the host, which alone knows the order: then this is its first word.
+    let unknown = if before.previous_commit.is_none() {
+        UnknownOrder::IsEarlier
+    } else {
+        UnknownOrder::Stays
+    };
+    // What ends earlier runs must not be ended itself by what another branch does.
+    let is_kept = is_merged || before.branch == branch(delivery);
+    if joining.is_newest && is_kept && !before.is_superseded {
+        supersede(tx, delivery, run, unknown).await?;
+    }
+    Ok(())
 }
 
 fn branch(delivery: &Delivery<'_>) -> Option<String> {
@@ -173,7 +203,7 @@ pub(crate) async fn remember_delivery(
     )
     .execute(&mut *tx)
     .await?;
-    supersede(tx, delivery, delivery.run).await?;
+    supersede(tx, delivery, delivery.run, UnknownOrder::IsEarlier).await?;
     repositories::bind(tx, delivery, now).await?;
     let written = insert_delivery(tx, delivery, delivery.run, experiment, now).await?;
     if written == 0 {
@@ -236,12 +266,23 @@ async fn is_known(
     Ok(known.fetch_one(tx).await?)
 }
 
+/// What becomes of a run that its host has told of without a time: whether its commit came earlier is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnknownOrder {
+    /// Its webhook came earlier, and so did its commit.
+    IsEarlier,
+    /// It goes on.
+    Stays,
+}
+
 /// Marks the runs that a run of a newer commit of its branch takes the place of; a background task ends them.
-/// Only a host tells the order of commits: a script's job may have waited for long.
+/// Only a host tells the order of commits: a script's job may have waited for long. What the branch was before is earlier;
+/// of others the time of the commit decides, since a webhook may come long after those of later pushes.
 async fn supersede(
     tx: &mut PgConnection,
     delivery: &Delivery<'_>,
     run: CiRunId,
+    unknown: UnknownOrder,
 ) -> Result<(), StoreError> {
     if !delivery.supersedes || delivery.trigger.previous.is_none() {
         return Ok(());
@@ -251,12 +292,19 @@ async fn supersede(
                SELECT id FROM ci_runs
                WHERE template_id = $2 AND branch = $3 AND id <> $1 AND commit_sha <> $4 AND verdict IS NULL
                  AND superseded_by IS NULL AND other_branches = '{}'
+                 AND (commit_sha = $5
+                      OR CASE WHEN made_at IS NOT NULL THEN coalesce(made_at < $6, false)
+                              -- What only a script has told may be later.
+                              ELSE $7 AND previous_commit IS NOT NULL END)
                ORDER BY id FOR NO KEY UPDATE)
            UPDATE ci_runs r SET superseded_by = $1 FROM earlier WHERE r.id = earlier.id"#,
         run.0,
         delivery.template.0,
         branch(delivery),
         delivery.trigger.commit,
+        delivery.trigger.previous,
+        delivery.trigger.made_at,
+        unknown == UnknownOrder::IsEarlier,
     )
     .execute(tx)
     .await?;

@@ -2,9 +2,7 @@
 //! are compared with.
 
 use bakeoff_domain::ci::gate::{Accepted, Judgement, Reading, Verdict};
-use bakeoff_domain::ci::wording::CiNews;
 use bakeoff_domain::ci::{Event, Sender};
-use bakeoff_domain::event;
 use bakeoff_domain::ids::{CiRunId, ExperimentId, ProjectId, TemplateId};
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_domain::spec::ci::TemplateSettings;
@@ -14,7 +12,6 @@ use uuid::Uuid;
 
 use super::commit_statuses::{self, CommitStatus};
 use super::{Delivery, git_ref};
-use crate::events::{self, EventSubject};
 use crate::{Store, StoreError, error, stored};
 
 const TABLE: &str = "ci_runs";
@@ -80,15 +77,6 @@ pub struct WhichRuns<'a> {
     pub template: Option<TemplateId>,
     pub commit: Option<&'a str>,
     pub verdict: Option<Verdict>,
-}
-
-/// A verdict to write.
-#[derive(Debug, Clone, Copy)]
-pub struct NewVerdict<'a> {
-    pub readings: &'a Vec<Reading>,
-    pub judgement: &'a Judgement,
-    /// By the rule: it is on the baseline's branch, and has not regressed.
-    pub is_accepted: bool,
 }
 
 struct Row {
@@ -267,31 +255,6 @@ impl Store {
         row.map(CiRun::try_from).transpose()
     }
 
-    /// Runs without a verdict whose newest experiment is over, or waits for a person: all that is left of it is parked.
-    /// Oldest first.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn ci_runs_to_judge(
-        &self,
-        after: Option<CiRunId>,
-        limit: i64,
-    ) -> Result<Vec<(ProjectId, CiRunId)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT r.project_id, r.id FROM ci_runs r JOIN experiments e ON e.id = r.experiment_id
-               WHERE r.verdict IS NULL AND r.superseded_by IS NULL AND ($1::uuid IS NULL OR r.id > $1)
-                 AND (e.ended_at IS NOT NULL
-                      OR (EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id AND t.state = 'parked')
-                          AND NOT EXISTS (SELECT FROM trials t WHERE t.experiment_id = e.id
-                                          AND t.state IN ('queued', 'submitting', 'running', 'stopping'))))
-               ORDER BY r.id LIMIT $2"#,
-            after.map(|id| id.0),
-            limit,
-        );
-        let rows = rows.fetch_all(&self.pool).await?.into_iter();
-        Ok(rows
-            .map(|row| (ProjectId(row.project_id), CiRunId(row.id)))
-            .collect())
-    }
-
     /// The experiment of a template's version, with its references.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn spec_of_run(&self, run: &CiRun) -> Result<ExperimentSpec, StoreError> {
@@ -378,85 +341,6 @@ impl Store {
         Ok(counts.fetch_one(&self.pool).await?)
     }
 
-    /// Writes a run's verdict, unless it has one or another round has begun.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn decide_ci_run(
-        &self,
-        run: &CiRun,
-        new: NewVerdict<'_>,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let Some(experiment) = run.experiments.last().copied() else {
-            return Ok(false);
-        };
-        let verdict = new.judgement.verdict;
-        let mut tx = self.pool.begin().await?;
-        let written = sqlx::query!(
-            r#"UPDATE ci_runs SET readings = $3, judgement = $4, verdict = $5, decided_at = $6::timestamptz,
-                      accepted_at = CASE WHEN $7 THEN $6::timestamptz END, accepted_by = CASE WHEN $7 THEN $8::text END,
-                      -- What cost nothing may be tried again by whoever tells of the commit.
-                      takes_deliveries = takes_deliveries AND NOT ($5 = 'error' AND superseded_by IS NULL AND 0 = (
-                          SELECT coalesce(sum(e.reserved_usd + e.settled_usd), 0)
-                          FROM ci_rounds o JOIN experiments e ON e.id = o.experiment_id WHERE o.run_id = $1))
-               WHERE id = $1 AND experiment_id = $2 AND verdict IS NULL AND cardinality(other_branches) = $9"#,
-            run.id.0,
-            experiment.0,
-            stored::write(new.readings)?,
-            stored::write(new.judgement)?,
-            verdict.as_str(),
-            now,
-            new.is_accepted,
-            RULE,
-            i32::try_from(run.other_branches.len()).unwrap_or(i32::MAX),
-        );
-        if written.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let subject = EventSubject {
-            project: run.project_id,
-            experiment,
-            trial: None,
-        };
-        let told = event::Event::CiDecided(CiNews {
-            run: run.id,
-            template: run.template_name.clone(),
-            commit: run.commit.clone(),
-            verdict,
-            summary: new.judgement.summary(),
-        });
-        commit_statuses::tell(&mut tx, run.id, run.template_id, now).await?;
-        events::commit(tx, &[subject.told(told)], now).await?;
-        Ok(true)
-    }
-
-    /// Makes a run a baseline of later ones, or ends that. False if it has no verdict, or nothing was measured.
-    #[tracing::instrument(level = "debug", skip_all)]
-    pub async fn accept_ci_run(
-        &self,
-        run: &CiRun,
-        by: Option<&str>,
-        begins_level: bool,
-        now: DateTime<Utc>,
-    ) -> Result<bool, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let written = sqlx::query!(
-            r#"UPDATE ci_runs SET accepted_at = CASE WHEN $2::text IS NOT NULL THEN $3::timestamptz END, accepted_by = $2,
-                      begins_level = $2::text IS NOT NULL AND $4
-               WHERE id = $1 AND verdict IN ('passed', 'regressed', 'inconclusive')"#,
-            run.id.0,
-            by,
-            now,
-            begins_level,
-        );
-        if written.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
-        }
-        // A regression that somebody has accepted is none to CI.
-        commit_statuses::tell(&mut tx, run.id, run.template_id, now).await?;
-        tx.commit().await?;
-        Ok(true)
-    }
-
     /// Pins the release that a template's runs are compared with beside their baseline, or none.
     #[tracing::instrument(level = "debug", skip_all)]
     pub async fn pin_release(
@@ -490,8 +374,8 @@ pub(super) async fn insert_run(
     let branch = trigger.branch.as_ref();
     sqlx::query!(
         r#"INSERT INTO ci_runs (id, project_id, template_id, template_version, sender, event, commit_sha, git_ref, branch,
-                                pull_request, experiment_id, created_at, what_runs, previous_commit)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, left($14, 64))"#,
+                                pull_request, experiment_id, created_at, what_runs, previous_commit, made_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, left($14, 64), $15)"#,
         delivery.run.0,
         project.0,
         delivery.template.0,
@@ -506,6 +390,7 @@ pub(super) async fn insert_run(
         now,
         delivery.what_runs,
         trigger.previous,
+        trigger.made_at,
     )
     .execute(&mut *tx)
     .await?;

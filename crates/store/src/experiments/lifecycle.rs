@@ -34,33 +34,60 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let transaction = || async move {
             let mut tx = self.pool.begin().await?;
-            if !mark(&mut tx, project, id, command, now).await? {
+            let Some(event) = apply(&mut tx, project, id, command, now).await? else {
                 return Ok(false);
-            }
-            let event = match command {
-                ExperimentCommand::Cancel => {
-                    stop_living(&mut tx, id, now).await?;
-                    Event::ExperimentCancelling
-                }
-                ExperimentCommand::Pause => Event::ExperimentPaused,
-                ExperimentCommand::Resume => {
-                    let requeued = unpark(&mut tx, id, now).await?;
-                    Event::ExperimentResumed { requeued }
-                }
             };
             let subject = EventSubject {
                 project,
                 experiment: id,
                 trial: None,
             };
-            sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
-                .execute(&mut *tx)
-                .await?;
             events::commit(tx, &[subject.told(event)], now).await?;
             Ok(true)
         };
         retried(transaction).await
     }
+}
+
+/// Applies a command; returns the event to be told, `None` when the experiment is over or being cancelled.
+pub(crate) async fn apply(
+    tx: &mut PgConnection,
+    project: ProjectId,
+    id: ExperimentId,
+    command: ExperimentCommand,
+    now: DateTime<Utc>,
+) -> Result<Option<Event>, StoreError> {
+    // A verdict is not looked at again: what ran now would be paid for in vain.
+    if command == ExperimentCommand::Resume && is_judged(tx, id).await? {
+        return Ok(None);
+    }
+    if !mark(tx, project, id, command, now).await? {
+        return Ok(None);
+    }
+    let event = match command {
+        ExperimentCommand::Cancel => {
+            stop_living(tx, id, now).await?;
+            Event::ExperimentCancelling
+        }
+        ExperimentCommand::Pause => Event::ExperimentPaused,
+        ExperimentCommand::Resume => {
+            let requeued = unpark(tx, id, now).await?;
+            Event::ExperimentResumed { requeued }
+        }
+    };
+    sqlx::query!("SELECT pg_notify('bakeoff_wake', '')")
+        .execute(tx)
+        .await?;
+    Ok(Some(event))
+}
+
+/// Whether an experiment is of a CI run that has its verdict, and none is written before the transaction ends.
+async fn is_judged(tx: &mut PgConnection, id: ExperimentId) -> Result<bool, StoreError> {
+    let verdict = sqlx::query_scalar!(
+        r#"SELECT r.verdict FROM ci_rounds o JOIN ci_runs r ON r.id = o.run_id WHERE o.experiment_id = $1 FOR SHARE OF r"#,
+        id.0,
+    );
+    Ok(verdict.fetch_optional(tx).await?.flatten().is_some())
 }
 
 async fn mark(

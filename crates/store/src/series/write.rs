@@ -12,10 +12,10 @@ use crate::StoreError;
 use crate::series::compaction;
 use crate::series::{Again, Differing};
 
-/// Points sorted by key without duplicates; the first of equal keys is kept.
-pub(crate) fn sorted(points: &[Point], ids: &[i32]) -> Vec<StoredPoint> {
+/// Points of series that have an id, sorted by key without duplicates; the first of equal keys is kept.
+pub(crate) fn sorted(points: &[Point], ids: &[Option<i32>]) -> Vec<StoredPoint> {
     let stored = |point: &Point| {
-        let series = ids.get(point.name).copied()?;
+        let series = ids.get(point.name).copied().flatten()?;
         Some(StoredPoint {
             series,
             at: point.at,
@@ -174,7 +174,7 @@ pub(super) async fn insert_new(
 pub(super) async fn differing(
     tx: &mut PgConnection,
     points: &[StoredPoint],
-    ids: &[i32],
+    ids: &[Option<i32>],
 ) -> Result<(Vec<Differing>, u64), StoreError> {
     let rows = sqlx::query!(
         r#"SELECT s.series_id, s.step, s.sampled_at, s.value AS "kept!", n.value AS "ignored!", count(*) OVER () AS "in_all!"
@@ -193,7 +193,7 @@ pub(super) async fn differing(
     let in_all = rows.first().map_or(0, |row| row.in_all.unsigned_abs());
     let found = rows.into_iter().filter_map(|row| {
         Some(Differing {
-            name: ids.iter().position(|id| *id == row.series_id)?,
+            name: ids.iter().position(|id| *id == Some(row.series_id))?,
             at: row.sampled_at,
             step: (row.step >= 0).then_some(row.step),
             kept: row.kept,

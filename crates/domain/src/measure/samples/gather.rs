@@ -68,12 +68,14 @@ pub(super) fn batch(
         names: rows.names,
     };
     let mut errors = Vec::new();
+    let mut errors_in_all = 0;
     let count = rows.records.len();
     for (line, cells) in rows.records {
-        if let Err(detail) = cells.and_then(|cells| gathering.take(&cells))
-            && errors.len() < ERRORS_MAX
-        {
-            errors.push(LineError { line, detail });
+        if let Err(detail) = cells.and_then(|cells| gathering.take(&cells)) {
+            errors_in_all += 1;
+            if errors.len() < ERRORS_MAX {
+                errors.push(LineError { line, detail });
+            }
         }
         if gathering.batch.points.len() + gathering.devices.len() > POINTS_MAX {
             let detail = format!("a batch may have {POINTS_MAX} points: send the rest in another");
@@ -88,6 +90,7 @@ pub(super) fn batch(
         return Err(errors);
     }
     gathering.batch.skipped = errors;
+    gathering.batch.skipped_in_all = errors_in_all;
     Ok(gathering.finish(report))
 }
 

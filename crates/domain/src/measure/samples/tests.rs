@@ -108,6 +108,18 @@ fn a_bad_line_is_named_and_nothing_is_taken_unless_asked() {
     )
     .unwrap();
     assert_eq!((batch.points.len(), batch.skipped.len()), (1, 3));
+    assert_eq!(batch.skipped_in_all, 3);
+    let more = b"\n{\"loss\": 1}".repeat(30);
+    let many = [&body[..], &more[..]].concat();
+    let batch = read(
+        &many,
+        ReadOptions {
+            skip_bad_lines: true,
+            ..reading()
+        },
+    )
+    .unwrap();
+    assert_eq!((batch.skipped.len(), batch.skipped_in_all), (20, 33));
 }
 
 #[test]
