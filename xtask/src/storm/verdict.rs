@@ -266,9 +266,17 @@ pub(super) fn judge(
     if is_over {
         at_rest::count(stage, &url, plan, client, endpoints_usd, &mut verdict)?;
         at_rest::endpoints(&record, &booked, &mut verdict);
-        // A restored backup has lost the alarms of the time before, and a clock that is off makes estimates of its own.
-        if plan.twin != Some(Kind::Backup) && !plan.is_clock_off {
-            alarms::count(&url, &stage.api_key, jobs, &booked, &mut verdict)?;
+        // A clock that is off makes estimates of its own.
+        if !plan.is_clock_off {
+            let is_restored = plan.twin == Some(Kind::Backup);
+            alarms::count(
+                &url,
+                &stage.api_key,
+                jobs,
+                &booked,
+                is_restored,
+                &mut verdict,
+            )?;
         }
     }
     count_money(jobs, &booked, &client.accepted, &mut verdict);
@@ -442,6 +450,7 @@ fn believed(
         for attempt in attempts {
             let booked = Booked {
                 experiment,
+                ended_at: text(&attempt["ended_at"]).parse().ok(),
                 given_up_at: given_up_at(attempt),
                 ..Booked::default()
             };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::booked::{Booked, micro, text};
@@ -14,12 +15,15 @@ const OVER_RESERVATION: &str = "trial.over_reservation";
 /// Counts alarms of orphaned jobs and of costs above their reservation that are false, and those that are missing.
 ///
 /// A job is orphaned if its attempt was given up: as one that never had a job, or whose job had vanished. If SageMaker
-/// has told its end, it is not. `by_attempt`: all attempts, with what was reserved and paid for them.
+/// has told its end, it is not. `by_attempt`: all attempts, with what was reserved and paid for them. `is_restored`: the
+/// database was restored from a backup. It has lost the alarms of the time before, so that none is missed; and jobs are
+/// orphaned too that it knew nothing of, or that ran beyond what it took for their end.
 pub(super) fn count(
     url: &str,
     key: &str,
     jobs: &[Value],
     by_attempt: &BTreeMap<String, Booked>,
+    is_restored: bool,
     verdict: &mut Verdict,
 ) -> Result<(), String> {
     let alarms = pages(
@@ -37,7 +41,9 @@ pub(super) fn count(
         let is_true = match alarm["kind"].as_str() {
             Some(ORPHANED) => {
                 raised.insert((ORPHANED, name));
-                own.is_some_and(|own| own.given_up_at.is_some())
+                own.is_some_and(|own| {
+                    own.given_up_at.is_some() || is_restored && runs_beyond(job, own.ended_at)
+                })
             }
             Some(OVER_RESERVATION) if data["charge"] == "job" => {
                 raised.insert((OVER_RESERVATION, name));
@@ -53,6 +59,9 @@ pub(super) fn count(
                 .notes
                 .push(format!("false alarm: {}", alarm["message"]));
         }
+    }
+    if is_restored {
+        return Ok(());
     }
     for (name, job) in by_name {
         let Some(own) = by_attempt.get(&text(&job["attempt"])) else {
@@ -72,4 +81,10 @@ pub(super) fn count(
         }
     }
     Ok(())
+}
+
+/// Whether a job ended after its attempt, or its attempt has no end because it was made for the job.
+fn runs_beyond(job: Option<&&Value>, ended_at: Option<DateTime<Utc>>) -> bool {
+    let of_job = job.and_then(|job| text(&job["ended_at"]).parse::<DateTime<Utc>>().ok());
+    of_job.is_some_and(|of_job| ended_at.is_none_or(|ended_at| of_job >= ended_at))
 }

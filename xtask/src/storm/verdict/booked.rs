@@ -13,6 +13,8 @@ pub(in crate::storm) struct Booked {
     pub(super) reserved: i64,
     /// Cost of reading its metrics, millionths of a dollar.
     pub(super) metrics_usd: i64,
+    /// When it ended; none of one that was made for a job which the database knew nothing of.
+    pub(super) ended_at: Option<DateTime<Utc>>,
     /// When it was declared to have no job, or no longer to have one.
     pub(super) given_up_at: Option<DateTime<Utc>>,
     /// Some of it is an estimate.
