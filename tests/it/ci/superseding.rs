@@ -73,10 +73,12 @@ async fn a_script_ends_no_run(pool: PgPool) {
     let own = created(&test, &template()).await;
     let told =
         |id: &str, commit: &str| json!({"delivery_id": id, "commit": commit, "branch": "topic"});
+    let before = SECOND.replace('b', "e");
+    let newest = run_in(&pushed(&test, &own, &push("topic", &before, THIRD)).await);
     let newer = run_in(&gated(&test, &own, &told("2", SECOND)).await);
     let older = run_in(&gated(&test, &own, &told("1", FIRST)).await);
     test.tick().await;
-    for run in [&newer, &older] {
+    for run in [&newest, &newer, &older] {
         let seen = read(&test, run).await;
         assert_eq!((seen.superseded_by, seen.verdict), (None, None));
     }
