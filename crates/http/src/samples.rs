@@ -1,5 +1,7 @@
 //! Metrics of trials and runs: sent by scripts and importers, read back as series.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
@@ -220,18 +222,28 @@ async fn push(
 
 /// Adds what contradicts points that were stored before, and metrics beyond those that may be sent.
 fn with_unstored(mut report: Report, appended: &Appended, samples: &Samples) -> Report {
-    for name in &appended.no_room {
-        let cells = samples.points.iter().filter(|point| point.name == *name);
+    let mut cells: BTreeMap<usize, u64> = appended.no_room.iter().map(|name| (*name, 0)).collect();
+    let counted = if cells.is_empty() {
+        &[]
+    } else {
+        samples.points.as_slice()
+    };
+    for point in counted {
+        if let Some(count) = cells.get_mut(&point.name) {
+            *count += 1;
+        }
+    }
+    for (name, cells) in cells {
         report.not_read.push(NotRead {
             column: samples
                 .named
-                .get(*name)
+                .get(name)
                 .map(|one| one.name.clone())
                 .unwrap_or_default(),
             why: format!(
                 "{SERIES_MAX} metrics were sent before: a name is a metric, not a moment of it"
             ),
-            cells: u64::try_from(cells.count()).unwrap_or(u64::MAX),
+            cells,
         });
     }
     report.conflicts_in_all += appended.conflicts_in_all;

@@ -1,4 +1,5 @@
-//! One commit, one bill: whoever tells of a commit joins its run, a repeat says so, and another repository starts nothing.
+//! One commit, one bill: every delivery of a commit joins its run, a repeat is asked for, and another repository starts
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

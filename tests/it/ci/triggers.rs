@@ -70,7 +70,7 @@ pub(crate) fn pointers(answer: Value) -> Vec<String> {
     errors.map(|one| one.pointer).collect()
 }
 
-/// What a delivery has led to.
+/// The answer to a delivery.
 pub(crate) fn led_to(answer: &Value) -> CiStarted {
     serde_json::from_value(answer.clone()).unwrap_or_else(|error| panic!("{error}: {answer:#}"))
 }

@@ -322,7 +322,7 @@ async fn documents_of_every_kind_are_checked_over_http(pool: PgPool) {
     assert!(rules.len() > 150);
 }
 
-/// What a plan and the linter both answer.
+/// The findings, which a plan and the linter both return.
 #[derive(Debug, Deserialize)]
 struct Checked {
     findings: Vec<FindingView>,

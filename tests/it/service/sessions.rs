@@ -121,7 +121,7 @@ async fn a_session_ends_by_logging_out_by_its_key_and_by_time(pool: PgPool) {
     assert!(!is_logged_in(&test, &cookie).await);
 }
 
-/// Whoever logs out on a machine that others use leaves no page behind that goes on telling.
+/// After logging out on a shared machine, an open page receives no more events.
 #[sqlx::test(migrations = false)]
 async fn a_stream_ends_when_its_session_does(pool: PgPool) {
     let test = TestApp::new(pool).await;

@@ -53,8 +53,7 @@ async fn end_superseded(app: &App, one: SupersededRun) -> Result<bool, StoreErro
     end(app, one.project, one.run, format!("superseded by {newer}")).await
 }
 
-/// The experiment of a run that is to end is cancelled first: what has a verdict is not looked at again, and would be paid
-/// for in vain.
+/// Before the run is read: one that this version cannot read must not go on being paid for.
 async fn cancel(app: &App, project: ProjectId, experiment: ExperimentId) -> Result<(), StoreError> {
     let now = app.clock.now();
     let cancel = ExperimentCommand::Cancel;
@@ -93,11 +92,6 @@ async fn wait(app: &App, one: &WaitingRun) -> Result<bool, StoreError> {
     if one.kind != one.shown {
         return app.store.note_wait(one, app.clock.now()).await;
     }
-    if let Some(run) = app.store.ci_run(one.project, one.run).await?
-        && let Some(experiment) = run.experiments.last()
-    {
-        cancel(app, one.project, *experiment).await?;
-    }
     let why = one.why.as_deref().unwrap_or_default();
     let hours = WAIT_MAX.num_hours();
     let waited = match one.kind.as_deref() {
@@ -122,5 +116,9 @@ async fn end(app: &App, project: ProjectId, run: CiRunId, why: String) -> Result
         is_accepted: false,
         is_of_measured: false,
     };
-    app.store.decide_ci_run(&run, new, app.clock.now()).await
+    let is_ended = app.store.decide_ci_run(&run, new, app.clock.now()).await?;
+    if is_ended {
+        app.wake_schedulers();
+    }
+    Ok(is_ended)
 }

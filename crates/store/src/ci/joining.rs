@@ -22,7 +22,7 @@ pub struct Delivered {
     pub is_put_back: bool,
 }
 
-/// What a delivery says of the run that it joins.
+/// How a delivery relates to the run it joins.
 #[derive(Debug, Clone, Copy)]
 pub struct Joining {
     /// Its branch is that of the baseline, to which the run counts from now on.

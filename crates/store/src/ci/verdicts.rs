@@ -109,7 +109,7 @@ impl Store {
         if written.execute(&mut *tx).await?.rows_affected() == 0 {
             return Ok(false);
         }
-        // A regression that somebody has accepted is none to CI.
+        // CI shows an accepted regression as a success.
         commit_statuses::tell(&mut tx, run.id, run.template_id, now).await?;
         tx.commit().await?;
         Ok(true)
