@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::any_id::AnyId;
 use super::client::{Client, Target};
-use super::sheet::plain;
+use super::tables::plain;
 use super::{pipelines, report};
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::caps::cap;
 use super::client::{Client, Target};
 use super::output::Output;
-use super::sheet;
+use super::tables;
 use bakeoff_api::endpoints::{CreatedEndpoint, EndpointView};
 use bakeoff_process::clock::real_sleep;
 use bakeoff_process::ids;
@@ -260,7 +260,7 @@ pub(super) fn show(endpoint: &EndpointView, is_json: bool) -> anyhow::Result<()>
         endpoint.state.as_str().replace('_', " ")
     );
     if !reason.is_empty() {
-        println!("  {}", sheet::plain(reason));
+        println!("  {}", tables::plain(reason));
     }
     println!(
         "  {} on {} × {}, revision {}",
@@ -304,7 +304,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
 
 /// A table of endpoints.
 pub(super) fn listed(found: &[EndpointView]) -> Table {
-    let mut table = sheet::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
+    let mut table = tables::table(&["name", "state", "type", "cost", "until", "owner", "id"]);
     for one in found {
         let until = one
             .expires_at

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bakeoff_domain::catalog::known_models;
+use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::import::{self, Import, ImportQuestion, Known};
 use bakeoff_planner::predict::Calibration;
 use clap::Args;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use super::input;
 use super::lint::shipped_prices;
 use bakeoff_process::clock::real_now;
+use bakeoff_service::document;
 
 /// Where jobs run if nothing names a region.
 const HOME: &str = "us-east-1";
@@ -65,7 +67,7 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
             options.file.display()
         );
     }
-    let documents = options.documents.iter().map(|name| document(name));
+    let documents = options.documents.iter().map(|name| given(name));
     let mut documents = documents.collect::<anyhow::Result<Vec<Value>>>()?;
     if let Some(job) = &options.job {
         let described = super::aws::description(&options.region, job).await;
@@ -92,6 +94,7 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    answers_fit(&made, &answers)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&made)?);
         return Ok(exit(&made));
@@ -100,6 +103,28 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
     std::fs::write(&options.file, written).with_context(|| options.file.display().to_string())?;
     report(&made, &options.file);
     Ok(exit(&made))
+}
+
+/// Whether each answer is a field of an experiment, with a value that it takes; the second only shows once nothing is
+/// missing.
+fn answers_fit(made: &Import, answers: &BTreeMap<String, Value>) -> anyhow::Result<()> {
+    let (spec, unknown) = document::read::<ExperimentSpec>(&made.spec);
+    let mut wrong = unknown;
+    wrong.extend(spec.err().filter(|_| made.is_complete));
+    let is_answered = |place: &str| {
+        let mut all = answers.keys();
+        all.any(|answer| place == answer || place.starts_with(&format!("{answer}/")))
+    };
+    let of_answer = wrong.iter().find(|finding| is_answered(&finding.pointer));
+    match of_answer {
+        Some(finding) => bail!(
+            "--answer {}: {}\n  → {}",
+            finding.pointer,
+            finding.message,
+            finding.fix
+        ),
+        None => Ok(()),
+    }
 }
 
 fn exit(made: &Import) -> ExitCode {
@@ -111,7 +136,7 @@ fn exit(made: &Import) -> ExitCode {
 }
 
 /// A file's document, or the name of a model.
-fn document(name: &str) -> anyhow::Result<Value> {
+fn given(name: &str) -> anyhow::Result<Value> {
     let path = Path::new(name);
     if path.exists() || input::is_document(path) {
         return super::lint::read(path);

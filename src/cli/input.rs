@@ -18,7 +18,9 @@ pub(super) fn document(path: &Path) -> anyhow::Result<Value> {
 pub(super) fn json(path: &Path) -> anyhow::Result<Vec<u8>> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
     if !is_yaml(path) {
-        return Ok(bytes);
+        // As Windows begins a file.
+        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        return Ok(text.to_vec());
     }
     let value = from_yaml(&bytes).with_context(|| path.display().to_string())?;
     Ok(serde_json::to_vec(&value)?)

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::caps::cap;
 use super::client::{Client, Target};
 use super::output::Output;
-use super::{database, sheet};
+use super::{database, tables};
 use bakeoff_process::clock::real_now;
 use bakeoff_process::ids;
 use bakeoff_service::auth::keys::{FreshKey, Role};
@@ -185,7 +185,7 @@ fn table(rows: &[Row]) -> Table {
     let is_host = rows.iter().any(|row| row.project.is_some());
     let mut headers = vec!["id", "project", "role", "name", "created", "state"];
     headers.retain(|header| is_host || *header != "project");
-    let mut table = sheet::table(&headers);
+    let mut table = tables::table(&headers);
     for Row { project, key } in rows {
         let own = [
             key.role.clone(),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::money::price::{self, Price};
-use bakeoff_planner::lint::Kind;
+use bakeoff_planner::lint::{Kind, kind_of};
 use bakeoff_planner::render::estimator;
 use clap::Args;
 use serde_json::{Value, json};
@@ -69,54 +69,44 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     Ok(document)
 }
 
+/// What was found in one file.
+struct Checked {
+    kind: Kind,
+    findings: Vec<Finding>,
+    /// How many findings there were before the fixes.
+    before: usize,
+}
+
 pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     let mut is_sound = true;
     for file in &options.files {
-        let mut value = read(file)?;
-        if options.fix && input::is_yaml(file) {
-            bail!(
-                "{}: --fix writes JSON, and would lose its comments: make the changes that `bakeoff lint` names",
-                file.display()
-            );
-        }
-        if options.request {
-            let stamp = real_now().format("%Y-%m-%d-%H-%M-%S-%3f").to_string();
-            let body = estimator::body(&value, &stamp)
-                .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
-            println!("{}", serde_json::to_string_pretty(&body)?);
-            continue;
-        }
-        let region = value
-            .get("region")
-            .and_then(Value::as_str)
-            .unwrap_or("us-east-1")
-            .to_owned();
-        let prices = shipped_prices(&region);
-        let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
-            bail!(
-                "{}: cannot tell what kind of document this is. If it is one of these, name it with --kind: {}",
-                file.display(),
-                Kind::ALL.map(Kind::as_str).join(", ")
-            );
-        };
-        let before = findings.len();
-        if options.fix {
-            let fixed = document::apply_fixes(&value, kind, &prices);
-            if fixed != value {
-                std::fs::write(file, serde_json::to_string_pretty(&fixed)? + "\n")?;
-                value = fixed;
-                findings = document::check(&value, Some(kind), &prices)
-                    .map_or_else(Vec::new, |(_, left)| left);
-            }
-        }
-        is_sound &= findings
-            .iter()
-            .all(|finding| finding.severity < Severity::Refused);
-        if options.json {
-            reports.push(json!({"file": file, "kind": kind, "findings": findings}));
+        // What one file says is no reason to leave out the others.
+        let checked = if options.request {
+            request(file).map(|()| None)
         } else {
-            show(file, kind, &findings, before);
+            check(file, options).map(Some)
+        };
+        match checked {
+            Ok(Some(Checked {
+                kind,
+                findings,
+                before,
+            })) => {
+                is_sound &= findings
+                    .iter()
+                    .all(|finding| finding.severity < Severity::Refused);
+                if options.json {
+                    reports.push(json!({"file": file, "kind": kind, "findings": findings}));
+                } else {
+                    show(file, kind, &findings, before);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                cannot_read(&error);
+                is_sound = false;
+            }
         }
     }
     if options.json {
@@ -126,6 +116,61 @@ pub(super) fn run(options: &LintOptions) -> anyhow::Result<ExitCode> {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    })
+}
+
+/// Says why a file was not read, where the others are read on.
+pub(super) fn cannot_read(error: &anyhow::Error) {
+    eprintln!("error: {error:#}");
+}
+
+/// Prints the request that the SDK sends for a file's arguments.
+fn request(file: &Path) -> anyhow::Result<()> {
+    let value = read(file)?;
+    if let Some(kind) = kind_of(&value).filter(|kind| *kind != Kind::Estimator) {
+        bail!(
+            "{}: this is {}, and --request takes the arguments of an estimator",
+            file.display(),
+            kind.in_words()
+        );
+    }
+    let stamp = real_now().format("%Y-%m-%d-%H-%M-%S-%3f").to_string();
+    let body = estimator::body(&value, &stamp)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+    println!("{}", serde_json::to_string_pretty(&body)?);
+    Ok(())
+}
+
+fn check(file: &Path, options: &LintOptions) -> anyhow::Result<Checked> {
+    let value = read(file)?;
+    if options.fix && input::is_yaml(file) {
+        bail!(
+            "{}: --fix writes JSON, and would lose its comments: make the changes that `bakeoff lint` names",
+            file.display()
+        );
+    }
+    let region = value.get("region").and_then(Value::as_str);
+    let prices = shipped_prices(region.unwrap_or("us-east-1"));
+    let Some((kind, mut findings)) = document::check(&value, options.kind, &prices) else {
+        bail!(
+            "{}: cannot tell what kind of document this is. If it is one of these, name it with --kind: {}",
+            file.display(),
+            Kind::ALL.map(Kind::as_str).join(", ")
+        );
+    };
+    let before = findings.len();
+    if options.fix {
+        let fixed = document::apply_fixes(&value, kind, &prices);
+        if fixed != value {
+            std::fs::write(file, serde_json::to_string_pretty(&fixed)? + "\n")?;
+            findings = document::check(&fixed, Some(kind), &prices)
+                .map_or_else(Vec::new, |(_, left)| left);
+        }
+    }
+    Ok(Checked {
+        kind,
+        findings,
+        before,
     })
 }
 

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 
 use super::client::{Client, Target};
-use super::sheet::plain;
+use super::tables::plain;
 use bakeoff_api::logs::{LogLineView, LogPartView};
 use bakeoff_api::trials::TrialView;
 use bakeoff_process::clock::real_sleep;

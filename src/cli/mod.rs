@@ -29,7 +29,7 @@ mod run;
 mod schema;
 mod secret;
 mod serve;
-mod sheet;
+mod tables;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use comfy_table::Table;
 
 use super::client::{Client, Target};
 use super::output::Output;
-use super::sheet;
+use super::tables;
 use bakeoff_api::model_packages::{ApproveModel, ModelPackageView, RegisterModel};
 use bakeoff_api::page::Page;
 use bakeoff_api::trials::TrialView;
@@ -243,7 +243,7 @@ pub(super) fn show(package: &ModelPackageView, is_json: bool) -> anyhow::Result<
         approval(package)
     );
     if let Some(reason) = &package.reason {
-        println!("  {}", sheet::plain(reason));
+        println!("  {}", tables::plain(reason));
     }
     println!("  {}", package.arn.as_deref().unwrap_or_default());
     println!("  {} from {}", package.id, package.trial_id);
@@ -263,7 +263,7 @@ async fn list(options: ListOptions) -> anyhow::Result<()> {
 
 /// A table of registered models.
 pub(super) fn listed(found: &[ModelPackageView]) -> Table {
-    let mut table = sheet::table(&["group", "version", "state", "approval", "trial", "id"]);
+    let mut table = tables::table(&["group", "version", "state", "approval", "trial", "id"]);
     for one in found {
         let version = one
             .version

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use comfy_table::{Cell, Row, Table};
 use serde::Serialize;
 
-use super::sheet;
+use super::tables;
 use bakeoff_service::read::ci_report;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -52,7 +52,7 @@ impl Output {
                 if table.row_count() == 0 {
                     println!("none found");
                 } else {
-                    sheet::print(table);
+                    tables::print(table);
                 }
             }
             Format::Json => println!("{}", serde_json::to_string_pretty(found)?),
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn of_two() -> Table {
-        let mut table = sheet::table(&["name", "why"]);
+        let mut table = tables::table(&["name", "why"]);
         table.add_row(["=p5, spot", "a|b\nc \"d\""]);
         table
     }

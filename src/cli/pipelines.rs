@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::client::{Client, Target};
 use super::output::Output;
-use super::sheet;
+use super::tables;
 use bakeoff_api::pipelines::{CreatedPipeline, PipelineView, ResumePipeline, StepView};
 use bakeoff_api::purchases::{ApprovePurchase, RefusePurchase};
 use bakeoff_process::clock::real_sleep;
@@ -321,7 +321,7 @@ pub(super) fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()>
         pipeline.settled_usd,
         pipeline.budget_usd
     );
-    let mut table = sheet::table(&["step", "kind", "state", "cost", "what came of it"]);
+    let mut table = tables::table(&["step", "kind", "state", "cost", "what came of it"]);
     for step in &pipeline.steps {
         let state = if step.reused_from.is_some() {
             "completed (reused)"
@@ -336,7 +336,7 @@ pub(super) fn show(pipeline: &PipelineView, is_json: bool) -> anyhow::Result<()>
             outcome(step),
         ]);
     }
-    sheet::print(table);
+    tables::print(table);
     if matches!(
         pipeline.state,
         PipelineState::Failed | PipelineState::Cancelled
@@ -405,7 +405,7 @@ async fn list(options: ListOptions) -> anyhow::Result<ExitCode> {
 
 /// A table of pipelines.
 pub(super) fn listed(found: &[PipelineView]) -> Table {
-    let mut table = sheet::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
+    let mut table = tables::table(&["pipeline", "state", "steps", "spent", "budget", "id"]);
     for one in found {
         let done = one
             .steps

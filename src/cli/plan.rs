@@ -1,7 +1,7 @@
 //! `bakeoff plan FILE…`: shows what an experiment would do and cost, without a service, at the
 //! shipped prices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -9,8 +9,9 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
-use bakeoff_planner::lint;
-use bakeoff_planner::plan::{choose_starts, plan, refuse_above_budget};
+use bakeoff_planner::lint::{self, Kind};
+use bakeoff_planner::plan::{PlanContext, choose_starts, plan, refuse_above_budget};
+use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::{Preview, preview};
 use chrono::TimeDelta;
 use clap::Args;
@@ -38,17 +39,15 @@ pub(super) struct PlanOptions {
 
 pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
     let mut previews = Vec::new();
+    let mut are_read = true;
     for file in &options.files {
-        let value = linter::read(file)?;
-        let (spec, unknown) = document::read::<ExperimentSpec>(&value);
-        let spec = match spec {
-            Ok(spec) if unknown.is_empty() => spec,
-            Ok(_) => bail!("{}: {}", file.display(), lines(&unknown)),
-            Err(error) => bail!(
-                "{}: {}",
-                file.display(),
-                lines(&[unknown, vec![error]].concat())
-            ),
+        let spec = match experiment(file) {
+            Ok(spec) => spec,
+            Err(error) => {
+                linter::cannot_read(&error);
+                are_read = false;
+                continue;
+            }
         };
         let preview = planned(&spec);
         if !options.json {
@@ -56,7 +55,7 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
         }
         previews.push(preview);
     }
-    let all_would = previews.iter().all(|preview| preview.would_start);
+    let all_would = are_read && previews.iter().all(|preview| preview.would_start);
     if options.json {
         // As POST /v1/plans answers.
         let shown: Vec<PreviewView> = previews.into_iter().map(Into::into).collect();
@@ -69,22 +68,57 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn experiment(file: &Path) -> anyhow::Result<ExperimentSpec> {
+    let value = linter::read(file)?;
+    if let Some(kind) = lint::kind_of(&value).filter(|kind| *kind != Kind::Experiment) {
+        bail!(
+            "{0}: this is {1}, and no experiment. `bakeoff init {0}` makes one of what it can",
+            file.display(),
+            kind.in_words()
+        );
+    }
+    let (spec, unknown) = document::read::<ExperimentSpec>(&value);
+    match spec {
+        Ok(spec) if unknown.is_empty() => Ok(spec),
+        Ok(_) => bail!("{}:{}", file.display(), lines(&unknown)),
+        Err(error) => bail!(
+            "{}:{}",
+            file.display(),
+            lines(&[unknown, vec![error]].concat())
+        ),
+    }
+}
+
 fn lines(findings: &[Finding]) -> String {
-    let one =
-        |finding: &Finding| format!("{}: {} {}", finding.pointer, finding.message, finding.fix);
-    findings.iter().map(one).collect::<Vec<String>>().join("\n")
+    let one = |finding: &Finding| {
+        format!(
+            "\n  {}  {}\n      to fix it: {}",
+            finding.pointer, finding.message, finding.fix
+        )
+    };
+    findings.iter().map(one).collect()
 }
 
 fn planned(spec: &ExperimentSpec) -> Preview {
     let (prices, rates) = price::shipped();
-    let mut findings = lint::lint(spec, &linter::shipped_prices(&spec.region));
-    let tariff = Tariff {
-        prices: &prices,
-        rates: &rates,
+    let calibration = &forecast::calibrated(spec);
+    let known = lint::LintContext {
+        prices: &linter::shipped_prices(&spec.region),
+        calibration,
     };
+    let mut findings = lint::lint_with(spec, known);
     let now = real_now();
-    let mut plans = plan(spec, &findings, tariff, TimeDelta::minutes(5), now);
+    let context = PlanContext {
+        tariff: Tariff {
+            prices: &prices,
+            rates: &rates,
+        },
+        calibration,
+        metrics_interval: TimeDelta::minutes(5),
+        now,
+    };
+    let mut plans = plan(spec, &findings, context);
     findings.extend(refuse_above_budget(spec, &mut plans));
     choose_starts(spec, &mut plans, now);
-    preview(spec, findings, plans, INSTALLATION)
+    preview(spec, findings, plans, calibration, INSTALLATION)
 }

@@ -5,7 +5,7 @@ use bakeoff_domain::finding::{Finding, Severity};
 use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::measure::calibration::Figure;
 use bakeoff_domain::ranking::recommendation::Conclusion;
-use bakeoff_domain::spec::PurchaseOption;
+use bakeoff_domain::spec::{CpuOffload, PurchaseOption};
 use bakeoff_planner::predict::fit::Verdict;
 use bakeoff_planner::predict::forecast::Interval;
 use bakeoff_planner::preview::{CandidatePreview, Preview};
@@ -13,7 +13,7 @@ use comfy_table::{Cell, Color, Table};
 
 use serde::Serialize;
 
-use crate::cli::sheet::{self, plain, right, table};
+use crate::cli::tables::{self, plain, right, table};
 use bakeoff_api::calibration::Calibration;
 use bakeoff_api::comparison::{Comparison, ComparisonRow};
 use bakeoff_api::decisions::RankedView;
@@ -127,7 +127,7 @@ pub(super) fn preview(preview: &Preview) {
     for candidate in &preview.candidates {
         rows.add_row(candidate_row(candidate));
     }
-    sheet::print(rows);
+    tables::print(rows);
     println!(
         "one attempt of each trial reserves at most {} of the {} budget",
         preview.worst_case_usd, preview.budget_usd
@@ -285,8 +285,15 @@ fn advice(preview: &Preview) {
                 } else {
                     ""
                 };
+                let offloads = match profile.cpu_offload {
+                    CpuOffload::None => "",
+                    CpuOffload::Optimizer => ", optimizer in host memory",
+                    CpuOffload::OptimizerAndParameters => {
+                        ", optimizer and parameters in host memory"
+                    }
+                };
                 println!(
-                    "  {}: ZeRO {}, micro-batch {} × accumulation {}{recomputes}{speed}",
+                    "  {}: ZeRO {}, micro-batch {} × accumulation {}{offloads}{recomputes}{speed}",
                     kind.0,
                     profile.zero_stage,
                     profile.micro_batch_per_gpu,
@@ -399,7 +406,7 @@ pub(super) fn calibration(found: &Calibration) -> Table {
 pub(super) fn ended(ended: &FinalTables) {
     let comparison = &ended.comparison;
     println!("\n{} — measured", comparison.name);
-    sheet::print(measurements(&comparison.rows, false));
+    tables::print(measurements(&comparison.rows, false));
     for row in &comparison.rows {
         if let (TrialState::Stopped, Some(reason)) = (row.state, &row.reason) {
             let option = row.purchase_option.map_or("", purchase);
@@ -522,7 +529,7 @@ fn recommendation(ended: &FinalTables) {
         for row in &view.ranked {
             ranked.add_row(projected(row));
         }
-        sheet::print(ranked);
+        tables::print(ranked);
     }
     let mark = match view.conclusion {
         Conclusion::Clear | Conclusion::Reached => "✔",

@@ -6,7 +6,8 @@ use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint;
 use bakeoff_planner::lint::Kind;
-use bakeoff_planner::plan::{choose_starts, plan};
+use bakeoff_planner::plan::{PlanContext, choose_starts, plan};
+use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::preview;
 use bakeoff_planner::rules;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -67,14 +68,24 @@ pub(crate) fn measure() -> Value {
     let mut candidates = 0;
     for _ in 0..ROUNDS {
         let before = cpu_ms();
-        let findings = lint::lint(&spec, &in_force);
-        let tariff = Tariff {
-            prices: &prices,
-            rates: &rates,
+        let calibration = &forecast::calibrated(&spec);
+        let known = lint::LintContext {
+            prices: &in_force,
+            calibration,
         };
-        let mut plans = plan(&spec, &findings, tariff, TimeDelta::minutes(5), now);
+        let findings = lint::lint_with(&spec, known);
+        let context = PlanContext {
+            tariff: Tariff {
+                prices: &prices,
+                rates: &rates,
+            },
+            calibration,
+            metrics_interval: TimeDelta::minutes(5),
+            now,
+        };
+        let mut plans = plan(&spec, &findings, context);
         choose_starts(&spec, &mut plans, now);
-        let shown = preview(&spec, findings, plans, "00000000");
+        let shown = preview(&spec, findings, plans, calibration, "00000000");
         candidates = shown.candidates.len();
         taken.push(cpu_ms() - before);
     }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bakeoff_domain::catalog;
 use bakeoff_domain::catalog::model::is_sound;
 use bakeoff_domain::finding::{BUDGET_BELOW_TRIAL, Finding, Severity};
 use bakeoff_domain::ids::TrialId;
@@ -314,27 +313,29 @@ fn hold_back(spec: &ExperimentSpec, plans: &mut [TrialPlan], now: DateTime<Utc>)
     }
 }
 
+/// What an experiment is planned with, beyond its own content.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanContext<'a> {
+    pub tariff: Tariff<'a>,
+    /// The linter's own.
+    pub calibration: &'a Calibration,
+    /// How often a job's metrics are read.
+    pub metrics_interval: TimeDelta,
+    pub now: DateTime<Utc>,
+}
+
 /// Plans every trial of an experiment, in the order of its candidates; none if the experiment
 /// exceeds the limits on its size.
 pub fn plan(
     spec: &ExperimentSpec,
     findings: &[Finding],
-    tariff: Tariff<'_>,
-    metrics_interval: TimeDelta,
-    now: DateTime<Utc>,
+    context: PlanContext<'_>,
 ) -> Vec<TrialPlan> {
     // Beyond the limits of the request itself there could be millions of trials.
     if !crate::lint::is_bounded(findings) {
         return Vec::new();
     }
     let incomparable = crate::lint::comparability(spec, findings);
-    let context = Context {
-        spec,
-        tariff,
-        metrics_interval,
-        calibration: forecast::calibrated(spec),
-        now,
-    };
     let mut trials = Vec::new();
     for (index, candidate) in spec.candidates.iter().enumerate() {
         let is_own = |finding: &&Finding| finding.concerns(index) && finding.candidate().is_some();
@@ -345,7 +346,7 @@ pub fn plan(
             .collect();
         let odd = incomparable.get(index).cloned().flatten();
         for option in &candidate.purchase_options {
-            let base = trial(candidate, *option, &context);
+            let base = trial(spec, candidate, *option, context);
             let base = TrialPlan {
                 refused: own
                     .iter()
@@ -369,10 +370,14 @@ pub fn send_as_measured(
     plan: &mut TrialPlan,
     spec: &ExperimentSpec,
     measured: &Measured,
-    tariff: Tariff<'_>,
-    metrics_interval: TimeDelta,
-    now: DateTime<Utc>,
+    context: PlanContext<'_>,
 ) {
+    let PlanContext {
+        tariff,
+        metrics_interval,
+        now,
+        ..
+    } = context;
     let (Some(rendered), Some(workload)) = (plan.training(), &spec.workload) else {
         return;
     };
@@ -441,24 +446,14 @@ pub fn refuse_above_budget(spec: &ExperimentSpec, plans: &mut [TrialPlan]) -> Ve
     findings
 }
 
-/// What all trials of an experiment share in planning.
-struct Context<'a> {
-    spec: &'a ExperimentSpec,
-    tariff: Tariff<'a>,
-    metrics_interval: TimeDelta,
-    calibration: Calibration,
-    now: DateTime<Utc>,
-}
-
 fn trial(
+    spec: &ExperimentSpec,
     candidate: &CandidateSpec,
     purchase_option: PurchaseOption,
-    context: &Context<'_>,
+    context: PlanContext<'_>,
 ) -> TrialPlan {
-    let Context {
-        spec, tariff, now, ..
-    } = *context;
-    let price = price::in_force(tariff.prices, &candidate.instance_type, &spec.region, now);
+    let prices = context.tariff.prices;
+    let price = price::in_force(prices, &candidate.instance_type, &spec.region, context.now);
     let profile = candidate.profile.as_ref();
     let bare = TrialPlan {
         price,
@@ -471,34 +466,35 @@ fn trial(
         )
     };
     match Candidate::of(spec, candidate) {
-        Some(candidate) => resolved(candidate, bare, context),
+        Some(candidate) => resolved(spec, candidate, bare, context),
         // Only a draft lacks something, and the linter has said what.
         None => bare,
     }
 }
 
 /// Completes the plan of a candidate that has a workload and a profile.
-fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) -> TrialPlan {
-    let &Context {
-        spec,
+fn resolved(
+    spec: &ExperimentSpec,
+    candidate: Candidate<'_>,
+    bare: TrialPlan,
+    context: PlanContext<'_>,
+) -> TrialPlan {
+    let PlanContext {
         tariff,
+        calibration,
         metrics_interval,
         now,
-        ..
     } = context;
     let workload = candidate.workload;
     let sequence_length = u64::from(workload.model.sequence_length);
     let tokens_per_step = bare.global_batch.saturating_mul(sequence_length);
     let steps = workload.trial_tokens.div_ceil(tokens_per_step.max(1));
-    let is_possible = is_sound(&workload.model)
-        && candidate.profile.accelerators_per_replica() <= candidate.spec.accelerators();
-    let instance = catalog::find(&candidate.spec.instance_type).filter(|_| is_possible);
+    let setup = Setup::resolved(candidate);
     let price = bare.price.as_ref();
     let beside = BesideSteps::of(spec, candidate);
     let option = bare.purchase_option;
-    let forecast = instance.and_then(|_| {
-        let law = &context.calibration;
-        forecast::forecast(spec, candidate, option, price, law, beside)
+    let forecast = setup.and_then(|setup| {
+        forecast::forecast(spec, candidate, setup, option, price, calibration, beside)
     });
     // Of spot, all hours are projected as they were: what the trial did more often, too.
     let is_measured_for_minutes = spec.stopping_policy.unwrap_or_default() != StoppingPolicy::Full
@@ -522,7 +518,7 @@ fn resolved(candidate: Candidate<'_>, bare: TrialPlan, context: &Context<'_>) ->
         .map(|price| worst_case(&job, transfer, tariff, price, metrics_interval, now));
     TrialPlan {
         steps,
-        fit: instance.map(|instance| fit::fit(Setup::of(candidate, instance))),
+        fit: setup.map(fit::fit),
         forecast,
         overhead: Some(beside.overhead),
         intervals_divided_by,

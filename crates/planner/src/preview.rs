@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::plan::{self, TrialPlan};
-use crate::predict::forecast;
+use crate::predict::Calibration;
 use crate::predict::strategy::{self, Advice, Question};
 use crate::render::{body, request};
 
@@ -60,6 +60,7 @@ pub fn preview(
     spec: &ExperimentSpec,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
+    calibration: &Calibration,
     installation: &str,
 ) -> Preview {
     let stops = findings
@@ -78,7 +79,7 @@ pub fn preview(
     let advice = if kinds.is_empty() {
         Vec::new()
     } else {
-        advice(spec)
+        advice(spec, calibration)
     };
     let candidates = kinds.into_iter().zip(reasons).map(|(plan, cannot_win)| {
         let place = spec
@@ -146,7 +147,7 @@ fn reasons(spec: &ExperimentSpec, plans: &[TrialPlan]) -> Vec<Option<String>> {
 }
 
 /// Advice for each candidate of the experiment, in order.
-fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
+fn advice(spec: &ExperimentSpec, calibration: &Calibration) -> Vec<Result<Advice, String>> {
     let Some(workload) = spec
         .workload
         .as_ref()
@@ -154,7 +155,6 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
     else {
         return Vec::new();
     };
-    let calibration = forecast::calibrated(spec);
     let global_batch = workload
         .global_batch
         .or_else(|| usual_batch(spec))
@@ -171,7 +171,7 @@ fn advice(spec: &ExperimentSpec) -> Vec<Result<Advice, String>> {
                 count: candidate.instance_count,
             },
             script: candidate.profile.as_ref(),
-            calibration: &calibration,
+            calibration,
         })
     };
     spec.candidates.iter().map(of).collect()

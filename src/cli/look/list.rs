@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use crate::cli::client::{Client, Target};
 use crate::cli::output::Output;
-use crate::cli::sheet::{right, table};
+use crate::cli::tables::{right, table};
 use crate::cli::{endpoints, models, pipelines};
 
 /// Rows of a page of the API.

@@ -9,7 +9,7 @@ use comfy_table::{Cell, Table};
 
 use crate::cli::client::{Client, Target};
 use crate::cli::output::Output;
-use crate::cli::sheet::{right, table};
+use crate::cli::tables::{right, table};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::cli::any_id::AnyId;
 use crate::cli::client::{Client, Target};
 use crate::cli::report::{self, FinalTables};
-use crate::cli::sheet::plain;
+use crate::cli::tables::plain;
 use crate::cli::{endpoints, models, pipelines, run};
 
 #[derive(Debug, Args)]

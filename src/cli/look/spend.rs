@@ -7,7 +7,7 @@ use comfy_table::{Cell, Table};
 
 use crate::cli::client::{Client, Target};
 use crate::cli::output::{Format, Output};
-use crate::cli::sheet::{right, table};
+use crate::cli::tables::{right, table};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Group {

@@ -6,7 +6,8 @@ use bakeoff_domain::money::price;
 use bakeoff_domain::money::worst_case::Tariff;
 use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::lint::{self, Kind};
-use bakeoff_planner::plan::plan;
+use bakeoff_planner::plan::{PlanContext, plan};
+use bakeoff_planner::predict::forecast;
 use bakeoff_planner::preview::preview;
 use bakeoff_planner::render::body::body;
 use bakeoff_planner::render::request::for_attempt;
@@ -202,13 +203,19 @@ fn look(document: &Value, fuzzed: &mut Fuzzed) {
         fuzzed.rejected += 1;
         return;
     };
+    let calibration = &forecast::calibrated(&spec);
     let own = lint::lint(&spec, &prices);
-    let tariff = Tariff {
-        prices: &prices,
-        rates: &rates,
+    let context = PlanContext {
+        tariff: Tariff {
+            prices: &prices,
+            rates: &rates,
+        },
+        calibration,
+        metrics_interval: TimeDelta::minutes(5),
+        now: usual(),
     };
-    let plans = plan(&spec, &own, tariff, TimeDelta::minutes(5), usual());
-    let shown = preview(&spec, own.clone(), plans.clone(), "00000000");
+    let plans = plan(&spec, &own, context);
+    let shown = preview(&spec, own.clone(), plans.clone(), calibration, "00000000");
     assert_eq!(shown.candidates.is_empty(), plans.is_empty());
     if own
         .iter()

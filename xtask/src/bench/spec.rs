@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Ten series per job: five of its host, five of its script.
+/// Ten series per job: five of its host, five of its script. A race would hold most of them back.
 pub(super) fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) -> Value {
     let metric = |name: &str, key: &str, meaning: &str| json!({"name": name, "regex": format!("{key}=([0-9.e+-]+)"), "meaning": meaning});
     let candidates: Vec<Value> = (0..trials.div_ceil(20))
@@ -17,7 +17,8 @@ pub(super) fn spec(number: u32, trials: u32, tokens: u64, runtime_seconds: u32) 
         .collect();
     json!({
         "name": format!("bench-{number}"), "region": "us-east-1", "budget_usd": 100_000_000,
-        "max_runtime_seconds": runtime_seconds, "objective": {"minimize": "cost"}, "candidates": candidates,
+        "max_runtime_seconds": runtime_seconds, "objective": {"minimize": "cost"}, "stopping_policy": "full",
+        "candidates": candidates,
         "workload": {
             "name": "bench", "image": "1.dkr.ecr.us-east-1.amazonaws.com/t:1",
             "role_arn": "arn:aws:iam::111122223333:role/train",

@@ -235,7 +235,7 @@ fn patiently<T>(ask: impl Fn() -> Result<T, String>) -> Result<T, String> {
 
 fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), String> {
     let begun = Instant::now();
-    let mut blows = plan.blows.clone().into_iter().peekable();
+    let mut injected = plan.injected.clone().into_iter().peekable();
     // A little longer than the lease, or longer than a quarantine.
     let freeze = Duration::from_millis(plan.dice.random_range(1200..6000)) * LEASE_SECONDS;
     let (mut looked, mut moved) = (Instant::now(), (0, Instant::now()));
@@ -253,7 +253,7 @@ fn storm(stage: &mut Stage, plan: &mut Plan, client: &mut Client) -> Result<(), 
             client.cancel_all(stage);
         }
         while let Some((_, blow)) =
-            blows.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed())
+            injected.next_if(|(at, _)| Duration::from_millis(*at) <= begun.elapsed())
         {
             let victim = plan.dice.random_range(0..plan.replicas);
             match blow {

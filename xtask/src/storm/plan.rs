@@ -190,7 +190,7 @@ pub(super) struct Plan {
     /// The region's faults during the storm.
     pub(super) region: Value,
     /// Times (milliseconds) and faults, in order.
-    pub(super) blows: Vec<(u64, Blow)>,
+    pub(super) injected: Vec<(u64, Blow)>,
     /// What the replicas are armed with as they start, in order; later starts are unarmed.
     pub(super) armed: Vec<String>,
     pub(super) cancels_what_freezes: bool,
@@ -215,7 +215,7 @@ impl Plan {
         let is_calm = is_quiet || is_fenced;
         let calmer = if is_calm { 0.2 } else { 1.0 };
         let mut region = region(&mut dice, calmer);
-        let mut blows: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
+        let mut injected: Vec<(u64, Blow)> = (0..if is_calm { 2 } else { dice.random_range(2..8) })
             .map(|_| blow(&mut dice))
             .collect();
         let mut replicas = dice.random_range(1..=3);
@@ -223,9 +223,9 @@ impl Plan {
             replicas = 3;
         }
         if replicas > 1 && (is_one_frozen || dice.random_bool(0.2)) {
-            blows.push((dice.random_range(500..STORM_MILLIS), Blow::FreezeForGood));
+            injected.push((dice.random_range(500..STORM_MILLIS), Blow::FreezeForGood));
         }
-        blows.sort_unstable_by_key(|(at, _)| *at);
+        injected.sort_unstable_by_key(|(at, _)| *at);
         let mut armed: Vec<String> = (0..dice.random_range(1..6))
             .map(|_| arm(&mut dice, replicas == 1))
             .collect();
@@ -241,14 +241,14 @@ impl Plan {
         if is_fenced {
             // The effect of a cancel shows in only one of two databases, and a replica whose clock
             // is off counts as a stranger.
-            blows.retain(|(_, blow)| {
+            injected.retain(|(_, blow)| {
                 matches!(blow, Blow::Kill | Blow::Freeze | Blow::CutConnections)
             });
             armed.clear();
         }
         // A replica whose clock is off by more than the wait for a bill accepts the first one it
         // gets.
-        let is_clock_off = blows
+        let is_clock_off = injected
             .iter()
             .any(|(_, blow)| matches!(blow, Blow::ClockJump(_)))
             || armed.iter().any(|one| one.starts_with("set-back"));
@@ -270,7 +270,7 @@ impl Plan {
             }),
             push: dice.random_bool(0.5),
             region,
-            blows,
+            injected,
             armed,
             cancels_what_freezes,
             loses_what_freezes: replicas > 1 && dice.random_bool(0.5),

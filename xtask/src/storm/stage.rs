@@ -1,7 +1,7 @@
 //! The processes of one seed: a region, replicas of the service, and a proxy to their database.
 //! None of them can reach AWS.
 
-mod blows;
+mod faults;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -128,7 +128,7 @@ pub(super) struct Stage {
     /// Times replicas came up under a newer schema.
     pub(super) came_up: u32,
     /// Faults injected into the processes, by kind.
-    pub(super) blows: BTreeMap<&'static str, u64>,
+    pub(super) injected: BTreeMap<&'static str, u64>,
 }
 
 fn free_port() -> Result<u16, String> {
@@ -257,7 +257,7 @@ impl Stage {
             loses_what_freezes: plan.loses_what_freezes,
             unnoticed: 0,
             came_up: 0,
-            blows: BTreeMap::new(),
+            injected: BTreeMap::new(),
             folder: place.folder,
             program: place.program,
         })
@@ -314,7 +314,7 @@ impl Stage {
                     end: End::Killed,
                 });
                 *self
-                    .blows
+                    .injected
                     .entry(kind_of("kill", replica.armed.as_deref()))
                     .or_default() += 1;
             } else if self
@@ -340,7 +340,7 @@ impl Stage {
             }
             None if is_stopped(pid) => {
                 let kind = kind_of("freeze", replica.armed.as_deref());
-                *self.blows.entry(kind).or_default() += 1;
+                *self.injected.entry(kind).or_default() += 1;
                 if kind == "freeze_in_transaction" && self.loses_what_freezes && !has_lost {
                     return self.lose_replica(index);
                 }

@@ -117,7 +117,7 @@ impl Stage {
             self.came_up += came_up;
             self.upgrades.push(span);
             self.upgraded = None;
-            *self.blows.entry("upgrade").or_default() += 1;
+            *self.injected.entry("upgrade").or_default() += 1;
         }
     }
 }

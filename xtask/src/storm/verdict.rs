@@ -358,11 +358,11 @@ fn count_steps(url: &str, key: &str) -> Result<BTreeMap<String, Booked>, String>
 
 /// Adds the faults of the region and those injected into the processes.
 fn count_faults(stage: &Stage, faults: BTreeMap<String, u64>, verdict: &mut Verdict) {
-    let blows = stage
-        .blows
+    let injected = stage
+        .injected
         .iter()
         .map(|(kind, count)| ((*kind).to_owned(), *count));
-    for (kind, count) in faults.into_iter().chain(blows) {
+    for (kind, count) in faults.into_iter().chain(injected) {
         *verdict.faults.entry(kind).or_default() += count;
     }
 }

@@ -15,13 +15,15 @@ pub struct ShapeRead {
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 const HIDDEN: [&str; 4] = ["hidden_size", "n_embd", "d_model", "dim"];
 const HEADS: [&str; 4] = ["num_attention_heads", "n_head", "n_heads", "num_heads"];
-const KV_HEADS: [&str; 5] = [
+const KV_HEADS: [&str; 6] = [
     // Of DBRX and MPT, in their attention's own configuration.
     "kv_n_heads",
     "num_key_value_heads",
     "n_head_kv",
     "num_kv_heads",
     "n_kv_heads",
+    // ChatGLM.
+    "multi_query_group_num",
 ];
 const INTERMEDIATE: [&str; 6] = [
     "intermediate_size",
@@ -37,11 +39,14 @@ const EXPERTS: [&str; 4] = [
     "n_routed_experts",
     "moe_num_experts",
 ];
-const PER_TOKEN: [&str; 4] = [
+const PER_TOKEN: [&str; 6] = [
     "num_experts_per_tok",
     "num_experts_per_token",
     "moe_top_k",
     "moe_topk",
+    // ERNIE and GPT-OSS.
+    "moe_k",
+    "experts_per_token",
 ];
 const VOCABULARY: [&str; 2] = ["vocab_size", "padded_vocab_size"];
 const SEQUENCE: [&str; 5] = [
@@ -143,8 +148,22 @@ pub fn is_config(config: &Value) -> bool {
 }
 
 fn number(config: &Map<String, Value>, names: &[&str]) -> Option<u32> {
-    let mut found = names.iter().filter_map(|name| config.get(*name)?.as_u64());
+    let mut found = names.iter().filter_map(|name| one(config.get(*name)?));
     found.next().and_then(|number| u32::try_from(number).ok())
+}
+
+/// A number, or the one that a list has for every layer.
+fn one(value: &Value) -> Option<u64> {
+    match value {
+        Value::Array(of_layers) => {
+            let (first, others) = of_layers.split_first()?;
+            others
+                .iter()
+                .all(|other| other == first)
+                .then(|| first.as_u64())?
+        }
+        value => value.as_u64(),
+    }
 }
 
 /// Adds what DBRX and MPT keep in nested configurations of attention and experts to the other members.
@@ -169,6 +188,11 @@ pub fn shape(config: &Value) -> Result<ShapeRead, String> {
     let mut notes = Vec::new();
     if inner.is_some() {
         notes.push("only its language model (text_config) is read: the encoder of images or sound is not counted".to_owned());
+    } else if whole.contains_key("vision_config") || whole.contains_key("audio_config") {
+        notes.push(
+            "only its language model is read: the encoder of images or sound is not counted"
+                .to_owned(),
+        );
     }
     let config = &flat(inner.unwrap_or(whole));
     let family = config
@@ -178,7 +202,18 @@ pub fn shape(config: &Value) -> Result<ShapeRead, String> {
         .unwrap_or_default();
     decoder(config, family)?;
     let needs = |names: &[&str]| {
-        number(config, names).ok_or_else(|| format!("it has no {}", names.join(" or ")))
+        let found = number(config, names).filter(|number| *number > 0);
+        found.ok_or_else(|| {
+            match names
+                .iter()
+                .find_map(|name| Some((name, config.get(*name)?)))
+            {
+                Some((name, value)) => {
+                    format!("its {name} is {value}, and a whole number above 0 is needed")
+                }
+                None => format!("it has no {}", names.join(" or ")),
+            }
+        })
     };
     let (layers, hidden, heads) = (needs(&LAYERS)?, needs(&HIDDEN)?, needs(&HEADS)?);
     let mut shape = ModelShape {
@@ -196,8 +231,12 @@ pub fn shape(config: &Value) -> Result<ShapeRead, String> {
             .unwrap_or(TIED.contains(&family)),
         ..ModelShape::default()
     };
-    mlp(config, family, &mut shape);
-    experts(config, &mut shape, &mut notes);
+    if classifies(whole) {
+        shape.tied_embeddings = true;
+        notes.push("it classifies: it has no matrix from its last layer to the vocabulary, and none is counted".to_owned());
+    }
+    mlp(config, family, &mut shape)?;
+    experts(config, family, &mut shape, &mut notes)?;
     // Beside its configuration, a model may say what is trained of it.
     shape.lora_rank = number(whole, &["lora_rank"]);
     shape.sequence_length = number(whole, &["sequence_length"]).unwrap_or(0);
@@ -230,13 +269,53 @@ fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
             "{family} has latent attention (kv_lora_rank), which layers and heads do not describe: give \"total_parameters\" alone"
         ));
     }
-    let has_state = ["state_size", "mamba_d_state", "ssm_cfg", "mamba_num_heads"];
-    if has_state.iter().any(|name| config.contains_key(*name)) {
+    for (names, what) in NOT_DESCRIBED {
+        if names.iter().any(|name| config.contains_key(*name)) {
+            return Err(format!(
+                "{family} has {what}, which are not described here: give \"total_parameters\" alone"
+            ));
+        }
+    }
+    let is_of_layers = |name: &&str| config.get(*name).is_some_and(Value::is_array);
+    let differs = |name: &&str| is_of_layers(name) && number(config, &[*name]).is_none();
+    let by_layer = [&INTERMEDIATE[..], &PER_TOKEN, &KV_HEADS, &HEADS].concat();
+    let steps = ["interleave_moe_layer_step", "decoder_sparse_step"];
+    let is_sparse = steps
+        .into_iter()
+        .find(|name| number(config, &[*name]).is_some_and(|step| step > 1));
+    if let Some(name) = by_layer.into_iter().find(differs).or(is_sparse) {
         return Err(format!(
-            "{family} has state-space layers, which are not described here: give \"total_parameters\" alone"
+            "{family} has layers that differ ({name}), and one layer stands for all here: give \"total_parameters\" alone"
         ));
     }
     Ok(())
+}
+
+/// Members that only models have whose layers are something else, too, and what that is.
+const NOT_DESCRIBED: [(&[&str], &str); 5] = [
+    (
+        &["state_size", "mamba_d_state", "ssm_cfg", "mamba_num_heads"],
+        "state-space layers",
+    ),
+    (
+        &["linear_num_value_heads", "lru_width"],
+        "layers of linear attention",
+    ),
+    (&["conv_L_cache"], "convolutions (conv_L_cache)"),
+    (&["block_configs"], "layers that differ (block_configs)"),
+    (
+        &["hidden_size_per_layer_input"],
+        "embeddings of each layer (hidden_size_per_layer_input)",
+    ),
+];
+
+/// Whether a head of classes stands where a language model has one of words.
+fn classifies(whole: &Map<String, Value>) -> bool {
+    let names = whole.get("architectures").and_then(Value::as_array);
+    names.into_iter().flatten().any(|name| {
+        let name = name.as_str().unwrap_or_default();
+        name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification")
+    })
 }
 
 /// Falcon's and StarCoder's way to say that all heads share one key and value; it goes before a number of
@@ -247,7 +326,10 @@ fn one_kv_head(config: &Map<String, Value>, family: &str) -> Option<u32> {
     (is_shared && is_on("new_decoder_architecture") != Some(true)).then_some(1)
 }
 
-fn mlp(config: &Map<String, Value>, family: &str, shape: &mut ModelShape) {
+/// QWen's first models say the width of both halves of the gated MLP (`modeling_qwen.py`: `intermediate_size // 2`).
+const BOTH_HALVES: &str = "qwen";
+
+fn mlp(config: &Map<String, Value>, family: &str, shape: &mut ModelShape) -> Result<(), String> {
     let of_expert = number(config, &["moe_intermediate_size"]);
     let has_experts = number(config, &EXPERTS).is_some_and(|count| count > 1);
     let width = of_expert
@@ -261,34 +343,63 @@ fn mlp(config: &Map<String, Value>, family: &str, shape: &mut ModelShape) {
             shape.gated_mlp = Some(false);
         }
     } else {
-        shape.intermediate = width.or_else(|| shape.hidden.checked_mul(4));
+        let width = width.ok_or_else(|| format!("it has no {}", INTERMEDIATE.join(" or ")))?;
+        shape.intermediate = Some(if family == BOTH_HALVES {
+            width / 2
+        } else {
+            width
+        });
         shape.gated_mlp = Some(true);
     }
+    Ok(())
 }
 
-fn experts(config: &Map<String, Value>, shape: &mut ModelShape, notes: &mut Vec<String>) {
+fn experts(
+    config: &Map<String, Value>,
+    family: &str,
+    shape: &mut ModelShape,
+    notes: &mut Vec<String>,
+) -> Result<(), String> {
     let Some(experts) = number(config, &EXPERTS).filter(|count| *count > 1) else {
-        return;
+        return Ok(());
     };
-    let mut per_token = number(config, &PER_TOKEN).unwrap_or(2);
+    let mut per_token = number(config, &PER_TOKEN).ok_or_else(|| {
+        format!("it does not say how many of its {experts} experts a token is sent to (num_experts_per_tok)")
+    })?;
     let mut held = experts;
     // A shared expert is one that every token passes through, beside those that it is sent to.
-    let shared = number(config, &["n_shared_experts", "num_shared_experts"]).or_else(|| {
+    let names = [
+        "n_shared_experts",
+        "num_shared_experts",
+        "moe_num_shared_experts",
+    ];
+    let shared = number(config, &names).or_else(|| {
         let width = number(config, &["shared_expert_intermediate_size"])?;
         width.checked_div(shape.intermediate?)
     });
+    // Llama 4 has one in each layer with experts, and does not say so (Llama4TextMoe).
+    let shared = shared.or_else(|| family.starts_with("llama4").then_some(1));
     if let Some(shared) = shared {
         held = held.saturating_add(shared);
         per_token = per_token.saturating_add(shared);
         if shared > 0 {
-            notes.push(format!("{shared} shared expert(s) are counted among the experts and among those of each token"));
+            let are = if shared == 1 {
+                "expert is"
+            } else {
+                "experts are"
+            };
+            notes.push(format!(
+                "{shared} shared {are} counted among the experts and among those of each token"
+            ));
         }
     }
-    if number(config, &["first_k_dense_replace"]).is_some_and(|dense| dense > 0) {
+    let dense = ["first_k_dense_replace", "moe_layer_start_index"];
+    if number(config, &dense).is_some_and(|dense| dense > 0) {
         notes.push("its first layers have no experts, and are counted as if they had".to_owned());
     }
     shape.experts = Some(held);
     shape.experts_per_token = Some(per_token);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -329,6 +440,37 @@ mod tests {
         assert!((active / 36.5 - 1.0).abs() < 0.03, "{active}");
     }
 
+    /// Billions of parameters, as the models' cards have them, and of each token.
+    #[test]
+    fn each_familys_own_ways_are_known() {
+        let scout = json!({"model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,
+            "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "vocab_size": 202_048,
+            "tie_word_embeddings": false});
+        let hunyuan = json!({"model_type": "hunyuan_v1_moe", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 3072, "num_experts": 64, "moe_topk": [8, 8], "num_shared_expert": 1,
+            "moe_num_shared_experts": 1, "vocab_size": 128_167, "tie_word_embeddings": true});
+        let glm = json!({"model_type": "chatglm", "hidden_size": 4096, "num_layers": 28, "num_attention_heads": 32,
+            "multi_query_attention": true, "multi_query_group_num": 2, "ffn_hidden_size": 13_696, "padded_vocab_size": 65_024});
+        let qwen = json!({"model_type": "qwen", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "intermediate_size": 22_016, "vocab_size": 151_936});
+        let classifier = json!({"architectures": ["LlamaForSequenceClassification"], "model_type": "llama", "hidden_size": 4096,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336,
+            "vocab_size": 128_256, "tie_word_embeddings": false});
+        for (config, billions, of_token) in [
+            (scout, 107.77, 17.0),
+            (hunyuan, 80.4, 13.0),
+            (glm, 6.24, 6.24),
+            (qwen, 7.72, 7.72),
+            (classifier, 7.50, 7.50),
+        ] {
+            let shape = shape(&config).unwrap().shape;
+            let (all, active) = (shape.parameters() / 1e9, shape.active_parameters() / 1e9);
+            assert!((all / billions - 1.0).abs() < 0.01, "{all} {config}");
+            assert!((active / of_token - 1.0).abs() < 0.05, "{active} {config}");
+        }
+    }
+
     #[test]
     fn what_layers_do_not_describe_is_said() {
         for (config, why) in [
@@ -343,6 +485,31 @@ mod tests {
             (
                 json!({"model_type": "llama", "hidden_size": 7168}),
                 "num_hidden_layers",
+            ),
+            (
+                json!({"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": "32"}),
+                "num_hidden_layers is \"32\"",
+            ),
+            (
+                json!({"model_type": "llama4_text", "hidden_size": 5120, "interleave_moe_layer_step": 2}),
+                "interleave_moe_layer_step",
+            ),
+            (
+                json!({"model_type": "gemma3n_text", "hidden_size": 2048, "intermediate_size": [16384, 8192]}),
+                "intermediate_size",
+            ),
+            (
+                json!({"model_type": "nemotron-nas", "hidden_size": 8192, "block_configs": []}),
+                "block_configs",
+            ),
+            (
+                json!({"model_type": "x", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}),
+                "no intermediate_size",
+            ),
+            (
+                json!({"model_type": "x", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100,
+                    "intermediate_size": 256, "num_experts": 8}),
+                "8 experts",
             ),
         ] {
             let error = shape(&config).unwrap_err();

@@ -4,12 +4,12 @@
 mod aws;
 mod cell;
 mod clock;
+mod column_outcomes;
 mod columns;
 mod devices;
 mod dmon;
 mod encoding;
 mod epochs;
-mod fate;
 pub mod figures;
 mod formats;
 mod gather;

@@ -174,12 +174,19 @@ fn is_same(read: &str, stands: &str) -> bool {
 static CONTINUED: LazyLock<Regex> =
     LazyLock::new(|| found(r"^(?:\d+|,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?"));
 
-/// The meaning of a framework's metric that a pattern reads too, if it is not the one that is claimed for
-/// it: a rate of one device for that of all, a micro-step for a step.
-pub fn other_meaning(
-    pattern: &Regex,
-    claimed: Meaning,
-) -> Option<(&'static Set, &'static MetricDefinition)> {
+/// A framework's metric that a pattern reads, and that means something else than is claimed.
+#[derive(Debug, Clone, Copy)]
+pub struct OtherMeaning {
+    pub label: &'static str,
+    pub definition: &'static MetricDefinition,
+    /// What the pattern reads in the same line that means what is claimed: then the meaning is right, and
+    /// the pattern reads too much, such as `loss=` in `train_loss=… val_loss=…`.
+    pub as_claimed: Option<&'static MetricDefinition>,
+}
+
+/// What a pattern reads of a framework's that means something else than is claimed for it: a rate of one
+/// device for that of all, a micro-step for a step.
+pub fn other_meaning(pattern: &Regex, claimed: Meaning) -> Option<OtherMeaning> {
     let spans = |regex: &Regex, line: &str| -> Vec<(usize, usize)> {
         let groups = regex.captures_iter(line).filter_map(|found| found.get(1));
         groups.map(|group| (group.start(), group.end())).collect()
@@ -188,12 +195,17 @@ pub fn other_meaning(
         set.samples.iter().find_map(|line| {
             let own = spans(pattern, line);
             let known = set.definitions.iter().zip(&patterns.definitions);
-            let mut same = known.filter(|(definition, regex)| {
-                definition.meaning != claimed
-                    && definition.meaning != Meaning::Other
-                    && spans(regex, line).iter().any(|span| own.contains(span))
-            });
-            same.next().map(|(definition, _)| (set, definition))
+            let read: Vec<&'static MetricDefinition> = known
+                .filter(|(_, regex)| spans(regex, line).iter().any(|span| own.contains(span)))
+                .map(|(definition, _)| definition)
+                .collect();
+            let is_other = |meaning| meaning != claimed && meaning != Meaning::Other;
+            let other = read.iter().find(|one| is_other(one.meaning))?;
+            Some(OtherMeaning {
+                label: &set.label,
+                definition: other,
+                as_claimed: read.iter().find(|one| one.meaning == claimed).copied(),
+            })
         })
     })
 }
@@ -315,12 +327,23 @@ mod tests {
     #[test]
     fn a_rate_of_one_device_is_not_that_of_all() {
         let pattern = Regex::new(r"tokens_per_second_per_gpu:([0-9.]+)").unwrap();
-        let (set, meant) = other_meaning(&pattern, Meaning::TokensPerSecond).unwrap();
+        let other = other_meaning(&pattern, Meaning::TokensPerSecond).unwrap();
         assert_eq!(
-            (set.id.as_str(), meant.meaning),
+            (other.label, other.definition.meaning),
             ("torchtune", Meaning::TokensPerSecondPerDevice)
         );
+        assert!(other.as_claimed.is_none());
         assert!(other_meaning(&pattern, Meaning::TokensPerSecondPerDevice).is_none());
+    }
+
+    /// Its training loss is as it is claimed, and Lightning prints another loss in the same line.
+    #[test]
+    fn a_pattern_that_reads_two_metrics_of_a_line_has_the_right_meaning() {
+        let of = |pattern: &str| other_meaning(&Regex::new(pattern).unwrap(), Meaning::TrainLoss);
+        let other = of(r"loss=([0-9.]+)").unwrap();
+        assert_eq!(other.definition.name, "validation_loss");
+        assert_eq!(other.as_claimed.unwrap().name, "train_loss");
+        assert!(of(r"(?:^|[\s,])loss=([0-9.]+)").is_none());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use bakeoff_domain::lifecycle::state::TrialState;
 use bakeoff_domain::money::cost;
 use chrono::{DurationRound, TimeDelta};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -97,9 +98,9 @@ pub(crate) async fn aws_usage(
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((status = 200, description = "Text exposition format", body = String, content_type = "text/plain"), Problems))]
 pub(crate) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Response, Problem> {
-    for (state, count) in app.store.living_trials_by_state().await? {
+    for (state, count) in every_living_state(&app.store.living_trials_by_state().await?) {
         let value = f64::from(i32::try_from(count).unwrap_or(i32::MAX));
-        metrics::gauge!("bakeoff_trials", "state" => state).set(value);
+        metrics::gauge!("bakeoff_trials", "state" => state.as_str()).set(value);
     }
     health::measure_tasks(&app).await?;
     for (region, place) in app.places.iter() {
@@ -116,4 +117,29 @@ pub(crate) async fn prometheus(State(app): State<App>, _: Caller) -> Result<Resp
         .as_ref()
         .map_or_else(String::new, PrometheusHandle::render);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}
+
+/// The number of trials in each living state. A state without any is named too: a gauge that is not
+/// set again keeps its last value.
+fn every_living_state(counted: &[(String, i64)]) -> impl Iterator<Item = (TrialState, i64)> {
+    let living = TrialState::ALL.iter().filter(|state| !state.is_terminal());
+    living.map(|state| {
+        let found = counted.iter().find(|(name, _)| name == state.as_str());
+        (*state, found.map_or(0, |(_, count)| *count))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prometheus was told of 89 queued trials while all 200 ran.
+    #[test]
+    fn a_state_that_has_emptied_is_zero() {
+        let counted = [(TrialState::Running.as_str().to_owned(), 200)];
+        let all: Vec<(TrialState, i64)> = every_living_state(&counted).collect();
+        assert!(all.contains(&(TrialState::Running, 200)));
+        assert!(all.contains(&(TrialState::Queued, 0)));
+        assert!(!all.iter().any(|(state, _)| state.is_terminal()));
+    }
 }

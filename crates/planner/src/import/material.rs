@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog::{hugging_face, known_models};
+use bakeoff_domain::finding::escaped;
 use serde_json::{Map, Value};
 
 use super::trainer_config::{self, Fsdp, TrainerConfig};
-use super::{inside, wandb};
+use super::{MODEL, inside, wandb};
 use crate::lint::job::registry_region;
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
@@ -32,6 +33,8 @@ pub(super) struct Material {
     pub(super) model: Option<(Value, String)>,
     pub(super) deepspeed: Option<Map<String, Value>>,
     pub(super) fsdp: Option<Fsdp>,
+    /// Whose configuration file there is, of those that train.
+    trainer: Option<&'static str>,
     /// What a trainer's configuration file sets, under the names that scripts are told, and whose file it is.
     pub(super) settings: BTreeMap<String, (String, &'static str)>,
     /// Of the code, where a run tells it.
@@ -43,7 +46,12 @@ pub(super) struct Material {
 }
 
 impl Material {
-    pub(super) fn of(documents: &[Value], stamp: &str) -> Result<Self, Vec<Unreadable>> {
+    /// `model`: the one that a question was answered with, which goes before any other.
+    pub(super) fn of(
+        documents: &[Value],
+        model: Option<&Value>,
+        stamp: &str,
+    ) -> Result<Self, Vec<Unreadable>> {
         let mut material = Self {
             body: Value::Object(Map::new()),
             ..Self::default()
@@ -58,7 +66,22 @@ impl Material {
                 });
             }
         }
-        if documents.is_empty() {
+        if let Some(model) = model {
+            material.model = None;
+            if let Err((why, fix)) = material.add(model, stamp) {
+                unreadable.push(Unreadable {
+                    pointer: format!("/answers/{}", escaped(MODEL)),
+                    why,
+                    fix,
+                });
+            }
+        }
+        if material.deepspeed.is_some() {
+            material
+                .left_out
+                .retain(|(_, why)| *why != trainer_config::NOT_HERE);
+        }
+        if documents.is_empty() && model.is_none() {
             unreadable.push(Unreadable {
                 pointer: "/documents".to_owned(),
                 why: "there is no document".to_owned(),
@@ -101,10 +124,17 @@ impl Material {
     fn add(&mut self, document: &Value, stamp: &str) -> Result<(), Refused> {
         if let Value::String(name) = document {
             let model = known_models::find(name).ok_or_else(|| unknown_model(name))?;
-            self.model = Some((model.config.clone(), format!("the model {name}")));
-            return Ok(());
+            return self.take_model(&model.config, format!("the model {name}"));
         }
-        if self.take_settings_of(document) {
+        if let Some(arguments) = trainer_config::launched_by_accelerate(document) {
+            self.is_first_job()?;
+            self.body = of_estimator(&arguments, stamp)?;
+            self.left_out.push((
+                "the script",
+                "it stands on the command line of accelerate: set workload.script",
+            ));
+        }
+        if self.take_settings_of(document)? {
             return Ok(());
         }
         let kind = kind_of(document).ok_or_else(|| {
@@ -151,7 +181,7 @@ impl Material {
                     || "config.json".to_owned(),
                     |name| format!("config.json of {name}"),
                 );
-                self.model = Some((document.clone(), from));
+                self.take_model(document, from)?;
             }
             Kind::DeepspeedConfig => {
                 self.take_settings(batches(&entries), DEEPSPEED);
@@ -175,8 +205,22 @@ impl Material {
         Ok(())
     }
 
+    /// What a run has logged of its model gives way to the model itself.
+    fn take_model(&mut self, config: &Value, from: String) -> Result<(), Refused> {
+        match &self.model {
+            Some((_, other)) if other != wandb::RUN => Err((
+                format!("it is a second model, beside {other}"),
+                "send one of them: an experiment trains one model".to_owned(),
+            )),
+            _ => {
+                self.model = Some((config.clone(), from));
+                Ok(())
+            }
+        }
+    }
+
     /// Takes what a W&B run or a trainer's configuration says; false if the document is neither.
-    fn take_settings_of(&mut self, document: &Value) -> bool {
+    fn take_settings_of(&mut self, document: &Value) -> Result<bool, Refused> {
         if let Some(config) = wandb::config(document) {
             self.take_run(&config);
             if let Some(start) = wandb::start_within(document) {
@@ -191,12 +235,27 @@ impl Material {
             if hugging_face::is_config(document) {
                 self.take_run(document);
             } else {
+                self.is_first_trainer(config.from)?;
                 self.take_config(config);
             }
         } else {
-            return false;
+            return Ok(false);
         }
-        true
+        Ok(true)
+    }
+
+    /// Two trainers' files would be mixed, setting by setting.
+    fn is_first_trainer(&mut self, from: &'static str) -> Result<(), Refused> {
+        if !trainer_config::trains(from) {
+            return Ok(());
+        }
+        match self.trainer.replace(from) {
+            None => Ok(()),
+            Some(other) => Err((
+                format!("it is {from}, and {other} is there already"),
+                "send one of them: an experiment runs one trainer".to_owned(),
+            )),
+        }
     }
 
     /// Several may be sent: the trainer's own goes before accelerate's if it is sent first.
@@ -319,8 +378,12 @@ fn forget_unknown_account(body: &mut Value, arguments: &Map<String, Value>) {
 
 /// The body that the SDK would send, without what was not said.
 fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
+    let wrong = estimator::wrong_types(arguments);
+    if let Some(unread) = wrong.iter().find(|one| one.certainly().is_none()) {
+        return Err((unread.why.clone(), unread.fix()));
+    }
     // Python's None says nothing.
-    let mut said = arguments.clone();
+    let mut said = estimator::as_meant(arguments);
     said.retain(|_, value| !value.is_null());
     let arguments = &said;
     let mut filled = said.clone();

@@ -16,7 +16,6 @@ mod wandb;
 use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog::hugging_face;
-use bakeoff_domain::finding::escaped;
 use bakeoff_domain::money::price::Price;
 use serde::Serialize;
 use serde_json::Value;
@@ -86,6 +85,7 @@ pub struct Known<'a> {
     pub stamp: &'a str,
 }
 
+/// Where an experiment has its model.
 const MODEL: &str = "/workload/model";
 
 /// The region that an import is for, whose prices it needs; `None` if nothing names one, or nothing can be read.
@@ -93,7 +93,7 @@ pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<
     if let Some(answer) = answers.get("/region").and_then(Value::as_str) {
         return Some(answer.to_owned());
     }
-    let material = Material::of(documents, "").ok()?;
+    let material = Material::of(documents, None, "").ok()?;
     job::region(&material).map(str::to_owned)
 }
 
@@ -102,23 +102,16 @@ pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<
 /// # Errors
 /// Names each document that says nothing of a training job, or that cannot be read.
 pub fn import(known: Known<'_>) -> Result<Import, Vec<Unreadable>> {
-    let (mut documents, mut answers) = (known.documents.to_vec(), known.answers.clone());
+    let mut answers = known.answers.clone();
     // A model is answered as it is sent: by its name, or its config.json.
-    if let Some(model) = answers
+    let model = known
+        .answers
         .get(MODEL)
-        .filter(|model| model.is_string() || hugging_face::is_config(model))
-        .cloned()
-    {
-        documents.push(model);
+        .filter(|model| model.is_string() || hugging_face::is_config(model));
+    if model.is_some() {
         answers.remove(MODEL);
     }
-    let material = Material::of(&documents, known.stamp).map_err(|mut errors| {
-        let last = format!("/documents/{}", known.documents.len());
-        for error in errors.iter_mut().filter(|error| error.pointer == last) {
-            error.pointer = format!("/answers/{}", escaped(MODEL));
-        }
-        errors
-    })?;
+    let material = Material::of(known.documents, model, known.stamp)?;
     let mut draft = Draft::new(&answers);
     if let Some(spec) = &material.experiment {
         draft.spec = spec.clone();

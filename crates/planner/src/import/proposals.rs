@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use bakeoff_domain::catalog::cluster::Cluster;
 use bakeoff_domain::catalog::model::{ModelShape, is_sound};
 use bakeoff_domain::catalog::{self, InstanceType, regions};
+use bakeoff_domain::money::cost;
 use bakeoff_domain::money::price::Price;
 use bakeoff_domain::number::real;
 use bakeoff_domain::spec::{Precision, ProfileSpec};
@@ -25,14 +26,15 @@ const CANDIDATES_MAX: usize = 4;
 /// What costs more an hour than this many times the job's own instances is not proposed.
 const DEARER_MAX: f64 = 4.0;
 const BATCH_PROPOSED: u64 = 64;
-/// A trial takes at least this long on the slowest candidate, and on the fastest.
-const ON_SLOWEST_SECONDS: f64 = 20.0 * 60.0;
-const ON_FASTEST_SECONDS: f64 = 5.0 * 60.0;
+/// A trial takes at least this long on the fastest candidate: a measured speed needs a quarter of an hour, and it
+/// may be faster than predicted.
+const ON_FASTEST_SECONDS: f64 = 20.0 * 60.0;
+/// The fastest candidate is at most this many times as fast as the slowest: what is long enough for the one takes
+/// hours on the other, and all trials have one limit.
+const SPREAD_MAX: f64 = 6.0;
 /// Beside its steps: start, download, evaluations, and a type that is half as fast as predicted.
 const RUNTIME_FACTOR: f64 = 3.0;
 const RUNTIME_LEAST: f64 = 3600.0;
-/// What a trial's job may be billed beyond its maximum run time: download, and the end after a stop.
-const BEYOND_HOURS: f64 = 0.5;
 /// Of the machines that most models are trained on.
 const ACCELERATORS_USUAL: u64 = 8;
 /// Volumes, and reading metrics.
@@ -144,9 +146,11 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
             }
             choice.tokens_per_second = predicted(question, &choice.profile);
         }
-        let mut others = others(ask, own, market);
-        others.truncate(CANDIDATES_MAX - choices.len());
-        choices.extend(others);
+        for other in others(ask, own, market) {
+            if choices.len() < CANDIDATES_MAX && is_within_spread(&choices, &other) {
+                choices.push(other);
+            }
+        }
     }
     for choice in &mut choices {
         choice.usd_per_hour = market.usd_per_hour(choice.cluster);
@@ -154,10 +158,13 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
         choice.usd_per_hour_max =
             price.map(|price| price.ceiling().as_f64() * f64::from(choice.cluster.count));
     }
-    candidates(&choices, &job, material, draft);
+    candidates(&choices, &job, shape.is_some(), draft, material);
     let length = shape.as_ref().map_or(1, |shape| shape.sequence_length);
     lengths(&choices, &told, Sizes { batch, length }, draft);
-    money(&choices, draft);
+    let transfer = shape.as_ref().map_or(0, |shape| {
+        cost::transfer_seconds(shape.parameters() * 2.0, 0.0)
+    });
+    money(&choices, transfer, draft);
 }
 
 /// The model, if its layers are known.
@@ -239,7 +246,7 @@ fn global_batch(
             || (BATCH_PROPOSED, "nothing says it".to_owned()),
             |each| {
                 let of_machine = each.saturating_mul(ACCELERATORS_USUAL);
-                let why = format!("{each} on each accelerator, and nothing says on how many: of {ACCELERATORS_USUAL}");
+                let why = format!("{each} on each accelerator, and nothing says on how many: {ACCELERATORS_USUAL} are assumed");
                 (of_machine, why)
             },
         );
@@ -262,6 +269,14 @@ fn predicted(question: Question<'_>, profile: &ProfileSpec) -> Option<f64> {
     })?;
     let [_, expected, _] = question.calibration.tokens_per_second(&case);
     Some(expected)
+}
+
+/// Whether a trial can be long enough for each of them, with this one, without taking hours on the slowest.
+fn is_within_spread(choices: &[ProposedCandidate], other: &ProposedCandidate) -> bool {
+    let all = choices.iter().chain([other]);
+    let speeds: Vec<f64> = all.filter_map(|one| one.tokens_per_second).collect();
+    let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+    speeds.iter().all(|speed| *speed <= slowest * SPREAD_MAX)
 }
 
 /// Other types that hold the model at the same batch, the cheapest per token first, one of each accelerator.
@@ -317,8 +332,9 @@ fn others<'a>(
 fn candidates(
     choices: &[ProposedCandidate],
     job: &Job,
-    material: &Material,
+    has_shape: bool,
     draft: &mut Draft<'_>,
+    material: &Material,
 ) {
     let environment = material.body.get("Environment").cloned();
     let options = if job.is_spot {
@@ -373,8 +389,12 @@ fn candidates(
             why: if is_found {
                 told.join("; ")
             } else {
-                "nothing names a type, and without the model's shape none can be proposed"
-                    .to_owned()
+                let why = if has_shape {
+                    "no type known here is predicted to hold the model on one instance"
+                } else {
+                    "without the model's shape none can be proposed"
+                };
+                format!("nothing names a type, and {why}")
             },
         },
     );
@@ -425,10 +445,16 @@ fn lengths(
 fn trial_tokens(choices: &[ProposedCandidate], of_step: u64, draft: &mut Draft<'_>) {
     let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
     let speeds = || choices.iter().filter_map(|choice| choice.tokens_per_second);
-    let (slowest, fastest) = (speeds().reduce(f64::min), speeds().reduce(f64::max));
-    let proposal = slowest.zip(fastest).map(|(slowest, fastest)| {
-        let least = (slowest * ON_SLOWEST_SECONDS).max(fastest * ON_FASTEST_SECONDS);
-        let steps = (least / real(of_step)).ceil().max(50.0);
+    let minutes = speeds()
+        .reduce(f64::max)
+        .zip(speeds().reduce(f64::min))
+        .map_or(0.0, |(fastest, slowest)| {
+            fastest / slowest * ON_FASTEST_SECONDS / 60.0
+        });
+    let proposal = speeds().reduce(f64::max).map(|fastest| {
+        let steps = (fastest * ON_FASTEST_SECONDS / real(of_step))
+            .ceil()
+            .max(50.0);
         let tokens = steps_of(steps).saturating_mul(of_step);
         total.map_or(tokens, |total| tokens.min(total))
     });
@@ -443,9 +469,10 @@ fn trial_tokens(choices: &[ProposedCandidate], of_step: u64, draft: &mut Draft<'
         Ask {
             question: "How many tokens does a trial train on?",
             proposal: proposal.map(Into::into),
-            why: if is_predicted {
-                "as predicted, twenty minutes on the slowest candidate, and five on the fastest"
-                    .to_owned()
+            why: if is_predicted && total != proposal {
+                format!("as predicted, 20 minutes on the fastest candidate, and {minutes:.0} on the slowest: a measured speed needs 15")
+            } else if is_predicted {
+                "the whole training run: it is shorter than a trial would be".to_owned()
             } else {
                 "nothing is predicted: a twentieth of the whole".to_owned()
             },
@@ -462,7 +489,8 @@ fn steps_of(steps: f64) -> u64 {
     steps as u64
 }
 
-fn money(choices: &[ProposedCandidate], draft: &mut Draft<'_>) {
+/// `transfer`: seconds in which a job's weights are moved once.
+fn money(choices: &[ProposedCandidate], transfer: u64, draft: &mut Draft<'_>) {
     // Both follow from the candidates.
     if choices.is_empty() && draft.answer("/candidates").is_none() {
         return;
@@ -506,13 +534,16 @@ fn money(choices: &[ProposedCandidate], draft: &mut Draft<'_>) {
     let all_priced = choices
         .iter()
         .all(|choice| choice.usd_per_hour_max.is_some());
-    let most = (hourly * (hours + BEYOND_HOURS) * BUDGET_FACTOR / 5.0).ceil() * 5.0;
+    let runtime = draft.get("/max_runtime_seconds").and_then(Value::as_u64);
+    let runtime = u32::try_from(runtime.unwrap_or_default()).unwrap_or(u32::MAX);
+    let billed = real(cost::longest_billed_seconds(runtime, transfer)) / 3600.0;
+    let most = (hourly * billed * BUDGET_FACTOR / 5.0).ceil() * 5.0;
     draft.ask(
         "/budget_usd",
         Ask {
             question: "What may all trials together cost, in dollars?",
             proposal: (all_priced && hourly > 0.0).then(|| json!(most)),
-            why: format!("each candidate to its last second, {hours:.0} h at up to ${hourly:.2} an hour together; a race spends less"),
+            why: format!("each candidate to its last second, {billed:.1} h at up to ${hourly:.2} an hour together; a race spends less"),
         },
     );
 }

@@ -26,7 +26,8 @@ const ACCELERATE: &str = "accelerate's configuration";
 
 const FULL_SHARD: &str = "FULL_SHARD";
 const FILE: &str = "the configuration file";
-const NOT_HERE: &str = "the file is not here: send DeepSpeed's configuration as another document";
+pub(super) const NOT_HERE: &str =
+    "the file is not here: send DeepSpeed's configuration as another document";
 
 /// LLaMA-Factory, FinetuningArguments; TRL, ModelConfig.
 const LLAMA_FACTORY_RANK: &str = "8";
@@ -174,6 +175,33 @@ impl TrainerConfig {
             self.settings.insert(checkpointing, "true".to_owned());
         }
     }
+}
+
+/// The estimator's arguments that `accelerate launch` starts a job with, where its configuration is one for
+/// SageMaker (accelerate, `utils/launch.py: prepare_sagemager_args_inputs`).
+pub(super) fn launched_by_accelerate(document: &Value) -> Option<Map<String, Value>> {
+    let entries = document.as_object()?;
+    let environment = entries.get("compute_environment")?.as_str()?;
+    let names = [
+        ("image_uri", "image_uri"),
+        ("iam_role_name", "role"),
+        ("ec2_instance_type", "instance_type"),
+        ("num_machines", "instance_count"),
+        ("base_job_name", "base_job_name"),
+        ("region", "region"),
+        ("py_version", "py_version"),
+        ("pytorch_version", "pytorch_version"),
+        ("transformers_version", "transformers_version"),
+    ];
+    let told = names
+        .into_iter()
+        .filter_map(|(own, argument)| Some((argument.to_owned(), entries.get(own)?.clone())));
+    // The script stands on its command line.
+    let class = (
+        "sdk_class".to_owned(),
+        Value::from("sagemaker.estimator.Estimator"),
+    );
+    (environment == "AMAZON_SAGEMAKER").then(|| told.chain([class]).collect())
 }
 
 /// accelerate's words for ZeRO in DeepSpeed's own.

@@ -7,7 +7,7 @@ use bakeoff_domain::finding::Finding;
 use serde_json::Value;
 
 use super::api::Call;
-use super::places::moved;
+use super::pointers::moved;
 use super::variables::{self, Plain};
 use super::{algorithms, job, libraries, shape, training};
 use crate::rules::found;

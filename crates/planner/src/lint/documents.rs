@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::api::Call;
 use super::bodies::{self, Body};
-use super::places::moved;
+use super::pointers::moved;
 use super::variables;
 use crate::rules::found;
 
@@ -232,7 +232,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::lint::places::told_by;
+    use crate::lint::pointers::told_by;
 
     fn has(found: &[(String, String)], rule: &str, pointer: &str) -> bool {
         found.iter().any(|one| one.0 == rule && one.1 == pointer)

@@ -2,89 +2,18 @@
 //! `PyTorch(…)`, and reading them into a [`Job`]. [`crate::render::estimator`] has the request that
 //! the SDK would send for them.
 
-use bakeoff_domain::finding::{
-    FINDINGS_MAX, Finding, Operation, Severity, distance, escaped, nearest,
-};
+mod arguments;
+
+use bakeoff_domain::finding::{FINDINGS_MAX, Finding, Operation, Severity, escaped, nearest};
 use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value, json};
 
 use super::api::Call;
 use super::job::{Group, Job, Located, Origin, registry_region, strings};
-use super::{bodies, shape, training};
+use super::{bodies, libraries, shape, training};
 use crate::render::{estimator, sdk};
 use crate::rules::found;
 
-/// Arguments of the framework estimators (sagemaker 2.257.7), plus ours: `sdk_class`, `region`,
-/// `inputs`, `job_name`, `claims`.
-const ARGUMENTS: [&str; 67] = [
-    "sdk_class",
-    "region",
-    "inputs",
-    "job_name",
-    "claims",
-    "notes",
-    "entry_point",
-    "source_dir",
-    "code_location",
-    "role",
-    "framework_version",
-    "pytorch_version",
-    "tensorflow_version",
-    "transformers_version",
-    "py_version",
-    "image_uri",
-    "instance_type",
-    "instance_count",
-    "instance_groups",
-    "volume_size",
-    "volume_kms_key",
-    "max_run",
-    "max_wait",
-    "use_spot_instances",
-    "keep_alive_period_in_seconds",
-    "checkpoint_s3_uri",
-    "checkpoint_local_path",
-    "hyperparameters",
-    "environment",
-    "distribution",
-    "compiler_config",
-    "rules",
-    "debugger_hook_config",
-    "profiler_config",
-    "disable_profiler",
-    "max_retry_attempts",
-    "enable_infra_check",
-    "output_path",
-    "output_kms_key",
-    "metric_definitions",
-    "enable_sagemaker_metrics",
-    "base_job_name",
-    "tags",
-    "subnets",
-    "security_group_ids",
-    "encrypt_inter_container_traffic",
-    "enable_network_isolation",
-    "input_mode",
-    "dependencies",
-    "container_log_level",
-    "container_arguments",
-    "container_entry_point",
-    "disable_output_compression",
-    "enable_remote_debug",
-    "enable_session_tag_chaining",
-    "git_config",
-    "instance_placement_config",
-    "model_channel_name",
-    "model_dir",
-    "model_uri",
-    "recipe_overrides",
-    "sagemaker_session",
-    "tensorboard_output_config",
-    "training_plan",
-    "training_recipe",
-    "training_repository_access_mode",
-    "training_repository_credentials_provider_arn",
-];
 /// Keys of `distribution` (sagemaker 2.257.7).
 const DISTRIBUTIONS: [&str; 8] = [
     "smdistributed",
@@ -103,18 +32,36 @@ const CLASSES: [&str; 4] = [
     "sagemaker.estimator.Estimator",
 ];
 
+/// Checks the arguments, and the training job that they make.
 pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     let Some(arguments) = document.as_object() else {
         return;
     };
+    let wrong = estimator::wrong_types(&estimator::as_named(arguments));
+    let read = Value::Object(estimator::as_meant(arguments));
+    findings.extend(arguments::renamed(arguments));
+    findings.extend(wrong.iter().map(arguments::of_wrong_type));
+    let mut own = Vec::new();
+    as_meant(&read, &mut own);
+    let job = job(&read);
+    training::check(&job, &mut own);
+    libraries::check(&job, &mut own);
+    rendered(&read, &mut own);
+    // What is said of a value that was not read would not be true.
+    own.retain(|finding| {
+        let argument = finding.pointer.split('/').nth(1).unwrap_or_default();
+        !wrong.iter().any(|one| one.argument == argument)
+    });
+    findings.append(&mut own);
+}
+
+/// Checks the arguments by themselves, as they were meant.
+fn as_meant(document: &Value, findings: &mut Vec<Finding>) {
+    let Some(arguments) = document.as_object() else {
+        return;
+    };
     class(arguments, findings);
-    for key in arguments
-        .keys()
-        .filter(|key| !ARGUMENTS.contains(&key.as_str()))
-        .take(FINDINGS_MAX + 1)
-    {
-        findings.push(unknown_argument(key, arguments));
-    }
+    findings.extend(arguments::unknown(arguments));
     if arguments
         .get("compiler_config")
         .is_some_and(Value::is_object)
@@ -210,56 +157,6 @@ fn class(arguments: &Map<String, Value>, findings: &mut Vec<Finding>) {
     );
 }
 
-fn unknown_argument(key: &str, arguments: &Map<String, Value>) -> Finding {
-    let pointer = format!("/{}", escaped(key));
-    let finding =
-        found("unknown-argument", &pointer).says(format!("no estimator takes an argument `{key}`"));
-    if key == "deepspeed_config" {
-        return deepspeed_config(finding, arguments);
-    }
-    let known: Vec<&str> = ARGUMENTS
-        .into_iter()
-        .filter(|known| !arguments.contains_key(*known))
-        .collect();
-    match nearest(key, known.into_iter(), 1).as_slice() {
-        [near] => {
-            let value = arguments.get(key).cloned().unwrap_or_default();
-            let rename = vec![
-                Operation::remove(&pointer),
-                Operation::set(&format!("/{near}"), value),
-            ];
-            // A typo is fixed automatically; a more distant name is left to the user.
-            let is_slip = distance(key, near) * 5 <= key.chars().count();
-            finding
-                .fix(format!("did you mean {near}?"))
-                .patch(if is_slip { rename } else { Vec::new() })
-        }
-        _ => finding.fix("remove it, or pass it to the script in hyperparameters"),
-    }
-}
-
-/// Explains that the script takes the DeepSpeed configuration, and moves it to the hyperparameters.
-fn deepspeed_config(finding: Finding, arguments: &Map<String, Value>) -> Finding {
-    let Some(value) = arguments.get("deepspeed_config").cloned() else {
-        return finding;
-    };
-    let mut all = arguments
-        .get("hyperparameters")
-        .cloned()
-        .unwrap_or_else(|| json!({}));
-    if let Value::Object(entries) = &mut all {
-        entries.insert("deepspeed".to_owned(), value);
-    }
-    let patch = vec![
-        Operation::remove(&finding.pointer),
-        Operation::set("/hyperparameters", all),
-    ];
-    finding
-        .says("the DeepSpeed configuration is an argument of the script (Hugging Face's Trainer: --deepspeed), not of the estimator")
-        .fix("pass it in hyperparameters, and ship the file with the sources")
-        .patch(patch)
-}
-
 fn distribution(
     distribution: &Map<String, Value>,
     has_compiler: bool,
@@ -311,18 +208,16 @@ fn unknown_distribution(key: &str, value: &Value) -> Finding {
             .patch(instead("mpi", json!({"enabled": true}))),
         _ => {
             let near = nearest(key, DISTRIBUTIONS.into_iter(), 2);
-            let listed = if near.is_empty() {
-                DISTRIBUTIONS.join(", ")
-            } else {
-                near.join(", ")
-            };
-            finding.fix(format!("use one of {listed}"))
+            finding.fix(match near.as_slice() {
+                [] => format!("use one of {}", DISTRIBUTIONS.join(", ")),
+                near => format!("did you mean {}?", near.join(" or ")),
+            })
         }
     }
 }
 
 /// Reads the arguments into a job.
-pub(super) fn job(document: &Value) -> Job {
+fn job(document: &Value) -> Job {
     let mut job = Job::new(Origin::Estimator);
     let Some(arguments) = document.as_object() else {
         return job;
@@ -368,7 +263,7 @@ pub(super) fn job(document: &Value) -> Job {
     job.hyperparameters = hyper
         .map(|(key, _)| Located::new(key.clone(), format!("/hyperparameters/{}", escaped(key))))
         .collect();
-    libraries(arguments, &mut job);
+    launchers(arguments, &mut job);
     job
 }
 
@@ -457,7 +352,7 @@ fn rules(arguments: &Map<String, Value>, job: &mut Job) {
     }
 }
 
-fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
+fn launchers(arguments: &Map<String, Value>, job: &mut Job) {
     for (library, pointer) in estimator::libraries(arguments) {
         job.libraries.push(Located::new(library, pointer));
     }
@@ -491,7 +386,10 @@ fn libraries(arguments: &Map<String, Value>, job: &mut Job) {
 
 /// Reports what SageMaker itself would refuse in the request that the SDK sends, beyond what the
 /// rules above have reported.
-pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
+fn rendered(document: &Value, findings: &mut Vec<Finding>) {
+    let Some(arguments) = document.as_object() else {
+        return;
+    };
     let mut whole = document.clone();
     if let Some(arguments) = whole.as_object_mut() {
         arguments
@@ -508,11 +406,20 @@ pub(super) fn rendered(document: &Value, findings: &mut Vec<Finding>) {
         .into_iter()
         .filter(|finding| finding.severity >= Severity::Refused)
     {
-        // A role may be given by name: the SDK looks up its ARN.
-        if finding.rule == "role-arn" {
+        // A role may be given by name: the SDK looks up its ARN. Debugger and Profiler write to the job's own
+        // output, of which the same is said.
+        let is_of_output = [
+            "/DebugHookConfig/S3OutputPath",
+            "/ProfilerConfig/S3OutputPath",
+        ]
+        .contains(&finding.pointer.as_str());
+        if finding.rule == "role-arn" || is_of_output {
             continue;
         }
-        let place = origin(&finding.pointer);
+        let place = match origin(&finding.pointer) {
+            "/job_name" if !arguments.contains_key("job_name") => "/base_job_name",
+            place => place,
+        };
         place.clone_into(&mut finding.pointer);
         finding.patch = Vec::new();
         findings.push(finding);
@@ -560,3 +467,6 @@ fn origin(member: &str) -> &'static str {
         .find(|(prefix, _)| member.starts_with(prefix))
         .map_or("/distribution", |(_, argument)| argument)
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ mod documents;
 mod estimator;
 pub(crate) mod job;
 mod libraries;
-mod places;
+mod pointers;
 mod quota;
 mod recognised;
 mod rendered;
@@ -33,7 +33,7 @@ pub(crate) use self::configurations::apply as deepspeed_profile;
 pub use self::quota::above_quota;
 pub use self::recognised::kind_of;
 use crate::rules;
-pub use crate::rules::kind::Kind;
+pub use crate::rules::document_kind::Kind;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -46,7 +46,7 @@ use bakeoff_domain::spec::{CandidateSpec, ExperimentSpec, ProfileSpec, WorkloadS
 use serde_json::Value;
 
 use self::api::Call;
-use self::places::moved;
+use self::pointers::moved;
 use crate::comparison;
 use crate::predict::{Calibration, forecast};
 
@@ -132,10 +132,6 @@ fn foreign(kind: Kind, value: &Value, known: LintContext<'_>, findings: &mut Vec
         Kind::DeepspeedConfig => configurations::deepspeed(value, findings),
         Kind::Estimator => {
             estimator::check(value, findings);
-            let job = estimator::job(value);
-            training::check(&job, findings);
-            libraries::check(&job, findings);
-            estimator::rendered(value, findings);
             claimed(value, known, findings);
         }
         Kind::Experiment | Kind::Workload | Kind::InstanceProfile | Kind::Run => {}

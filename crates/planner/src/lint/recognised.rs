@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::api::Call;
 use super::{configurations, documents, trainer};
-use crate::rules::kind::Kind;
+use crate::rules::document_kind::Kind;
 
 /// Detects the kind of a document by the members that only that kind has.
 pub fn kind_of(document: &Value) -> Option<Kind> {

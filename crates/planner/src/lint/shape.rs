@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use self::limits::{REQUIRED, RULES, STRICTER};
 use super::api::{self, Breach, Broken, Call};
+use super::request::metrics;
 use crate::rules::found;
 
 /// Checks a body whose values are all there.
@@ -27,6 +28,7 @@ pub(super) fn check_loosely(call: Call, body: &Value, is_loose: bool, findings: 
     let absent = of(|breach| *breach == Breach::Missing);
     findings.extend(absent.map(|one| missing(call, body, &one.pointer, &one.path)));
     findings.extend(broken.iter().filter_map(wrong));
+    metric_patterns(body, findings);
     if call != Call::TrainingJob {
         return;
     }
@@ -339,6 +341,21 @@ fn instances(body: &Value, findings: &mut Vec<Finding>) {
                 .says(format!("ResourceConfig/{member} is missing"))
                 .patch(patch),
         );
+    }
+}
+
+/// Patterns of metrics, in a training job and in those of a tuning job.
+fn metric_patterns(body: &Value, findings: &mut Vec<Finding>) {
+    for job in ["", "/TrainingJobDefinition", "/TrainingJobDefinitions/*"] {
+        let path = format!("{job}/AlgorithmSpecification/MetricDefinitions/*/Regex");
+        for (pointer, regex) in places(body, &path) {
+            let Some(regex) = regex.as_str().filter(|regex| metrics::is_broken(regex)) else {
+                continue;
+            };
+            findings.push(found("metric-regex", pointer).says(format!(
+                "`{regex}` is not a regular expression with a capture group around the number"
+            )));
+        }
     }
 }
 

@@ -263,12 +263,15 @@ fn absurd_numbers_are_findings_and_not_crashes() {
     crate::plan::plan(
         &absurd,
         &[],
-        bakeoff_domain::money::worst_case::Tariff {
-            prices: &prices(),
-            rates: &[],
+        crate::plan::PlanContext {
+            tariff: bakeoff_domain::money::worst_case::Tariff {
+                prices: &prices(),
+                rates: &[],
+            },
+            calibration: &forecast::calibrated(&absurd),
+            metrics_interval: chrono::TimeDelta::minutes(5),
+            now: chrono::DateTime::UNIX_EPOCH,
         },
-        chrono::TimeDelta::minutes(5),
-        chrono::DateTime::UNIX_EPOCH,
     );
 }
 

@@ -347,7 +347,7 @@ fn snake(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lint::places::told_by;
+    use crate::lint::pointers::told_by;
 
     #[test]
     fn what_is_wrong_is_said_of_the_argument() {

@@ -104,6 +104,7 @@ fn warm_pool(job: &Job, findings: &mut Vec<Finding>) {
 }
 
 fn volumes(job: &Job, findings: &mut Vec<Finding>) {
+    let is_known = |group: &Group| catalog::find(&group.instance_type.value).is_some();
     let nvme = job.groups.iter().find_map(|group| {
         let kind = catalog::find(&group.instance_type.value)?;
         (kind.nvme_gb > 0).then_some(kind)
@@ -120,6 +121,7 @@ fn volumes(job: &Job, findings: &mut Vec<Finding>) {
         (None, volume)
             if job.origin == Origin::Body
                 && !job.groups.is_empty()
+                && job.groups.iter().all(is_known)
                 && volume.as_ref().is_none_or(|volume| volume.value == 0) =>
         {
             findings.push(

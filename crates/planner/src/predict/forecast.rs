@@ -124,21 +124,18 @@ fn learn(calibration: &mut Calibration, workload: &WorkloadSpec, measurement: &M
     }
 }
 
-/// The forecast for a candidate; `None` if the catalog lacks a figure that speed depends on.
+/// The forecast for a candidate under its setup; `None` if the catalog lacks a figure that speed depends on.
 pub(crate) fn forecast(
     spec: &ExperimentSpec,
     candidate: Candidate<'_>,
+    setup: Setup<'_>,
     option: PurchaseOption,
     price: Option<&Price>,
     calibration: &Calibration,
     beside: BesideSteps,
 ) -> Option<Forecast> {
     let workload = candidate.workload;
-    if !is_sound(&workload.model) {
-        return None;
-    }
-    let instance = catalog::find(&candidate.spec.instance_type)?;
-    let case = Case::new(Setup::of(candidate, instance))?;
+    let case = Case::new(setup)?;
     let [low, expected, high] = calibration.tokens_per_second(&case);
     if !(low.is_finite() && high.is_finite() && low > 0.0) {
         return None;

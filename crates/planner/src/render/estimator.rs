@@ -5,6 +5,7 @@
 mod arguments;
 mod filled;
 mod image;
+mod types;
 
 use std::collections::BTreeMap;
 
@@ -14,26 +15,33 @@ use bakeoff_domain::spec::technique::ScriptSpec;
 use bakeoff_domain::spec::{Channel, CheckpointSpec, ParallelLibrary};
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::arguments::{RENAMED, is_enabled, libraries};
 use self::arguments::{flag, instances, region, text};
-pub(crate) use self::arguments::{is_enabled, libraries};
 use self::filled::{fill_in, overlay};
 pub(crate) use self::image::{image, read_embedded};
+pub(crate) use self::types::{WrongType, as_meant, as_named, wrong_types};
 use crate::render::body;
 use crate::render::sdk::{self, Launch};
 
 /// Arguments that belong to what is discontinued, and are not rendered.
 const NOT_RENDERED: [&str; 1] = ["compiler_config"];
 
+/// The end of the class of the estimator that needs no script.
+const GENERIC: &str = "estimator.Estimator";
+const NO_OBJECT: &str = "the document is not an object";
+
 /// Renders the body that the SDK sends, with what it fills in: a name for the job that ends in `stamp`
 /// (`2026-11-28-15-51-19-696`), and its default bucket for what has no place of its own.
 ///
 /// # Errors
-/// Names the missing information, or the argument that is not rendered here.
+/// Names the missing information, or the argument that has a wrong type or is not rendered here.
 pub fn body(document: &Value, stamp: &str) -> Result<Value, String> {
     let mut filled = document.clone();
-    let arguments = filled
-        .as_object_mut()
-        .ok_or("the document is not an object")?;
+    let arguments = filled.as_object_mut().ok_or(NO_OBJECT)?;
+    if let Some(wrong) = wrong_types(arguments).into_iter().next() {
+        return Err(wrong.why);
+    }
+    *arguments = as_meant(arguments);
     fill_in(arguments, stamp);
     let request = request(&filled)?;
     let mut body = body::body(&request);
@@ -44,9 +52,7 @@ pub fn body(document: &Value, stamp: &str) -> Result<Value, String> {
 
 /// The part of the request that every document has.
 fn request(document: &Value) -> Result<TrainingJobRequest, String> {
-    let arguments = document
-        .as_object()
-        .ok_or("the document is not an object")?;
+    let arguments = document.as_object().ok_or(NO_OBJECT)?;
     if let Some(argument) = NOT_RENDERED
         .iter()
         .find(|argument| arguments.contains_key(**argument))
@@ -202,6 +208,11 @@ fn hyperparameters(
     let mut all: BTreeMap<String, String> = own
         .map(|(key, value)| (key.clone(), sdk::python_json(value)))
         .collect();
+    // The generic estimator runs what its image starts.
+    let is_generic = text(arguments, "sdk_class").is_some_and(|class| class.ends_with(GENERIC));
+    if is_generic && text(arguments, "entry_point").is_none() {
+        return Ok(all);
+    }
     all.extend(sdk::script(&script(arguments)?, region(arguments)));
     let empty = json!({});
     let distribution = arguments.get("distribution").unwrap_or(&empty);

@@ -2,7 +2,7 @@
 //! source, an example that breaks the rule and one that keeps it. The data is in
 //! `data/lint_rules.json`; the checks are in [`crate::lint`].
 
-pub mod kind;
+pub mod document_kind;
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use bakeoff_domain::finding::{Finding, Severity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::kind::Kind;
+use self::document_kind::Kind;
 
 /// One rule of the linter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -18,9 +18,9 @@ use bakeoff_domain::spec::measurement::Measurement;
 use bakeoff_domain::spec::{Candidate, ExperimentSpec, ResolvedExperiment};
 use bakeoff_planner::lint;
 use bakeoff_planner::plan::{
-    Measured, TrialPlan, choose_starts, plan, refuse_above_budget, send_as_measured,
+    Measured, PlanContext, TrialPlan, choose_starts, plan, refuse_above_budget, send_as_measured,
 };
-use bakeoff_planner::predict::forecast;
+use bakeoff_planner::predict::{Calibration, forecast};
 use bakeoff_planner::preview::{self, Preview};
 use bakeoff_planner::rules::found;
 use chrono::{DateTime, Utc};
@@ -83,6 +83,8 @@ struct Checked {
     spec: ExperimentSpec,
     /// The same spec with every known speed.
     informed: ExperimentSpec,
+    /// Of its speeds.
+    calibration: Calibration,
     findings: Vec<Finding>,
     plans: Vec<TrialPlan>,
     full_run: Option<FullRunOf>,
@@ -189,14 +191,19 @@ impl LoadedSpec {
                     .fix(format!("use \"region\": \"{}\"", settings.home())),
             );
         }
-        let (tariff, spacing) = (tariffs.as_ref(), settings.metrics_spacing());
-        let mut plans = plan(&informed, &findings, tariff, spacing, now);
+        let context = PlanContext {
+            tariff: tariffs.as_ref(),
+            calibration: &calibration,
+            metrics_interval: settings.metrics_spacing(),
+            now,
+        };
+        let mut plans = plan(&informed, &findings, context);
         for plan in &mut plans {
             plan.expected_wait = waits.of(&plan.instance_type, plan.purchase_option);
         }
         let full_run = full_run.map(|(of, measured)| {
             for plan in &mut plans {
-                send_as_measured(plan, &spec, &measured, tariff, spacing, now);
+                send_as_measured(plan, &spec, &measured, context);
             }
             of
         });
@@ -205,6 +212,7 @@ impl LoadedSpec {
         Checked {
             spec,
             informed,
+            calibration,
             findings,
             plans,
             full_run,
@@ -289,11 +297,18 @@ impl LoadedSpec {
         let settings = Arc::clone(&self.settings);
         let Checked {
             informed,
+            calibration,
             findings,
             plans,
             ..
         } = self.check();
-        let mut preview = preview::preview(&informed, findings, plans, &settings.installation);
+        let mut preview = preview::preview(
+            &informed,
+            findings,
+            plans,
+            &calibration,
+            &settings.installation,
+        );
         preview.findings = capped(preview.findings);
         preview
     }

@@ -8,9 +8,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cell::Cell;
 use super::clock;
+use super::column_outcomes::Fate;
 use super::columns::{Counter, Role, normalised};
 use super::devices::Devices;
-use super::fate::Fate;
 use super::plan::{Cells, Plan, Rows, listed, shown};
 use super::report::Report;
 use super::values::{Value, is_total_at_end};

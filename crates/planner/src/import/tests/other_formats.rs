@@ -183,3 +183,120 @@ fn pythons_none_says_nothing() {
             .all(|one| !one.member.contains("ompiler"))
     );
 }
+
+/// accelerate's configuration for SageMaker names the machines, the image and the role.
+#[test]
+fn a_job_that_accelerate_would_launch_is_read() {
+    let config = json!({"compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "DATA_PARALLEL",
+        "ec2_instance_type": "ml.p4d.24xlarge", "iam_role_name": "trainer", "mixed_precision": "fp16", "num_machines": 2,
+        "region": "eu-west-1", "py_version": "py310", "pytorch_version": "2.0.0", "transformers_version": "4.28.1"});
+    let import = imported(&[config.clone(), json!("Qwen/Qwen2.5-7B")], &[]).unwrap();
+    assert_eq!(import.spec["region"], "eu-west-1");
+    assert_eq!(
+        import.spec["candidates"][0]["instance_type"],
+        "ml.p4d.24xlarge"
+    );
+    assert_eq!(import.spec["candidates"][0]["instance_count"], 2);
+    assert!(import.left_out.iter().any(|one| one.member == "the script"));
+    let mut unquoted = config;
+    unquoted["pytorch_version"] = json!(2.1);
+    let refused = imported(&[unquoted], &[]).unwrap_err();
+    assert_eq!(
+        (refused[0].why.as_str(), refused[0].fix.as_str()),
+        (
+            "pytorch_version is text, and 2.1 is none",
+            "write \"2.1\", in quotes"
+        )
+    );
+}
+
+/// Of two, one would win without a word.
+#[test]
+fn a_second_model_or_trainer_is_refused() {
+    let trl = json!({"per_device_train_batch_size": 2, "learning_rate": 1e-5, "model_name_or_path": "gpt2"});
+    let factory =
+        json!({"finetuning_type": "lora", "model_name_or_path": "gpt2", "learning_rate": 1e-4});
+    for (documents, why) in [
+        (
+            [json!("Qwen/Qwen2.5-7B"), json!("Qwen/Qwen2.5-0.5B")],
+            "a second model",
+        ),
+        ([trl, factory], "is there already"),
+    ] {
+        let refused = imported(&documents, &[]).unwrap_err();
+        assert_eq!(refused[0].pointer, "/documents/1");
+        assert!(refused[0].why.contains(why), "{refused:?}");
+    }
+    // An answer goes before what was sent.
+    let answered = [("/workload/model", json!("Qwen/Qwen2.5-0.5B"))];
+    let import = imported(&[json!("Qwen/Qwen2.5-7B")], &answered).unwrap();
+    assert_eq!(import.spec["workload"]["model"]["layers"], 24);
+}
+
+/// The file that a trainer's configuration names was sent, too.
+#[test]
+fn deepspeeds_file_is_not_missed_where_it_is_sent() {
+    let factory = json!({"finetuning_type": "full", "model_name_or_path": "Qwen/Qwen2.5-7B", "deepspeed": "ds_z3.json"});
+    let says = |documents: &[Value]| {
+        let import = imported(documents, &[]).unwrap();
+        import.left_out.iter().any(|one| one.member == "deepspeed")
+    };
+    assert!(says(std::slice::from_ref(&factory)));
+    assert!(!says(&[
+        factory,
+        json!({"zero_optimization": {"stage": 3}, "train_batch_size": 64})
+    ]));
+}
+
+/// A measured speed takes a quarter of an hour, and all trials have one length.
+#[test]
+fn each_proposed_candidate_can_be_measured_in_its_trial() {
+    let import = imported(
+        &[json!("Qwen/Qwen2.5-7B")],
+        &[("/workload/total_tokens", json!(5_000_000_000_u64))],
+    )
+    .unwrap();
+    let spec: bakeoff_domain::spec::ExperimentSpec = {
+        let mut whole = import.spec.clone();
+        whole["workload"]["image"] = json!("1.dkr.ecr.us-east-1.amazonaws.com/t:1");
+        whole["workload"]["role_arn"] = json!("arn:aws:iam::111122223333:role/r");
+        whole["workload"]["output_s3_uri"] = json!("s3://b/o");
+        whole["workload"]["metrics"] = json!("hf-trainer");
+        serde_json::from_value(whole).unwrap()
+    };
+    let (prices, rates) = bakeoff_domain::money::price::shipped();
+    let calibration = crate::predict::forecast::calibrated(&spec);
+    let now = chrono::DateTime::from_timestamp(1_795_000_000, 0).unwrap();
+    let in_force = bakeoff_domain::money::price::all_in_force(&prices, &spec.region, now);
+    let findings = crate::lint::lint_with(
+        &spec,
+        crate::lint::LintContext {
+            prices: &in_force,
+            calibration: &calibration,
+        },
+    );
+    assert!(
+        !findings.iter().any(|one| one.rule == "trial-too-short"),
+        "{findings:?}"
+    );
+    let context = crate::plan::PlanContext {
+        tariff: bakeoff_domain::money::worst_case::Tariff {
+            prices: &prices,
+            rates: &rates,
+        },
+        calibration: &calibration,
+        metrics_interval: chrono::TimeDelta::minutes(5),
+        now,
+    };
+    let plans = crate::plan::plan(&spec, &findings, context);
+    let needed: bakeoff_domain::money::Usd = plans
+        .iter()
+        .filter_map(|plan| plan.worst_case)
+        .map(|worst| worst.total_usd)
+        .sum();
+    assert!(
+        plans.len() >= 3 && needed <= spec.budget_usd,
+        "{needed} of {}",
+        spec.budget_usd
+    );
+}

@@ -4,7 +4,7 @@ use bakeoff_domain::finding::Finding;
 use serde_json::{Value, json};
 
 use super::{file_systems, within};
-use crate::lint::places::moved;
+use crate::lint::pointers::moved;
 use crate::lint::{algorithms, job, libraries, training};
 use crate::rules::found;
 

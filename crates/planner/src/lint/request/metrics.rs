@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::spec::WorkloadSpec;
-use bakeoff_domain::spec::metric_definitions;
+use bakeoff_domain::spec::metric_definitions::{self, OtherMeaning};
 use regex::{Regex, RegexBuilder};
 
 use crate::rules::found;
@@ -14,6 +14,13 @@ use crate::rules::found;
 /// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
 /// megabytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// Whether a pattern is none, or has no group around the number. What only other engines know, such as looking
+/// ahead, is not judged.
+pub(in crate::lint) fn is_broken(regex: &str) -> bool {
+    let is_of_others = ["(?=", "(?!", "(?<=", "(?<!", "(?>"];
+    !is_of_others.iter().any(|part| regex.contains(part)) && compiled(regex).is_none()
+}
 
 /// A pattern with a group around the number, within SageMaker's limit.
 fn compiled(regex: &str) -> Option<Regex> {
@@ -112,22 +119,35 @@ fn on_known_lines(
                 .fix(fix),
         );
     }
-    if let Some((set, meant)) = metric_definitions::other_meaning(pattern, metric.meaning) {
-        let word = |meaning| {
-            serde_json::to_value(meaning)
-                .unwrap_or_default()
-                .to_string()
-        };
-        findings.push(
-            found("metric-meaning", format!("{at}/meaning"))
-                .says(format!(
-                    "it reads {}'s {}, which is {}; {} is claimed",
-                    set.label,
-                    meant.name,
-                    word(meant.meaning),
-                    word(metric.meaning)
-                ))
-                .fix(format!("set \"meaning\": {}", word(meant.meaning))),
-        );
+    if let Some(other) = metric_definitions::other_meaning(pattern, metric.meaning) {
+        findings.push(means_something_else(metric, other, &at));
     }
+}
+
+/// A pattern that reads what means something else, alone or beside what is claimed.
+fn means_something_else(metric: &MetricDefinition, other: OtherMeaning, at: &str) -> Finding {
+    let word = |meaning| {
+        serde_json::to_value(meaning)
+            .unwrap_or_default()
+            .to_string()
+    };
+    let (label, definition) = (other.label, other.definition);
+    let (read, claimed) = (word(definition.meaning), word(metric.meaning));
+    let Some(own) = other.as_claimed else {
+        return found("metric-meaning", format!("{at}/meaning"))
+            .says(format!(
+                "it reads {label}'s {}, which is {read}; {claimed} is claimed",
+                definition.name
+            ))
+            .fix(format!("set \"meaning\": {read}"));
+    };
+    found("metric-meaning", format!("{at}/regex"))
+        .says(format!(
+            "in {label}'s line it reads {} beside {}: the values of two metrics would be taken for one's",
+            definition.name, own.name
+        ))
+        .fix(format!(
+            "for {label} use {}; in lines of your own begin with what stands before the name, (?:^|[\\s,]){}",
+            own.regex, metric.regex
+        ))
 }

@@ -51,6 +51,7 @@ pub(in crate::lint) fn described(shape: &ModelShape, at: &str, findings: &mut Ve
             );
         }
     }
+    splits(shape, at, findings);
     let own = [
         ("kv_heads", shape.kv_heads, shape.heads),
         ("head_dim", shape.head_dim, HEAD_DIM_MAX),
@@ -71,6 +72,33 @@ pub(in crate::lint) fn described(shape: &ModelShape, at: &str, findings: &mut Ve
                     .fix("use the model's own figure, or omit it"),
             );
         }
+    }
+}
+
+/// Attention splits the hidden size among its heads, and its heads among those of keys and values.
+fn splits(shape: &ModelShape, at: &str, findings: &mut Vec<Finding>) {
+    let is_split = |whole: u32, parts: u32| parts == 0 || whole.is_multiple_of(parts);
+    if shape.head_dim.is_none() && !is_split(shape.hidden, shape.heads) {
+        findings.push(
+            found("model-shape", format!("{at}/heads"))
+                .says(format!(
+                    "{} heads do not share a hidden size of {} evenly",
+                    shape.heads, shape.hidden
+                ))
+                .fix("use the model's own figure, or give head_dim"),
+        );
+    }
+    if let Some(kv_heads) = shape.kv_heads
+        && !is_split(shape.heads, kv_heads)
+    {
+        findings.push(
+            found("model-shape", format!("{at}/kv_heads"))
+                .says(format!(
+                    "{} heads do not share {kv_heads} heads of keys and values evenly",
+                    shape.heads
+                ))
+                .fix("use the model's own figure"),
+        );
     }
 }
 

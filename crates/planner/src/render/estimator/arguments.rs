@@ -3,6 +3,18 @@
 use bakeoff_domain::spec::ParallelLibrary;
 use serde_json::{Map, Value};
 
+/// Arguments by their names in the SDK's first version, which the second still takes, with a warning
+/// (sagemaker 2.257.7, `renamed_kwargs` in `estimator.py`).
+pub(crate) const RENAMED: [(&str, &str); 7] = [
+    ("train_instance_count", "instance_count"),
+    ("train_instance_type", "instance_type"),
+    ("train_max_run", "max_run"),
+    ("train_use_spot_instances", "use_spot_instances"),
+    ("train_max_wait", "max_wait"),
+    ("train_volume_size", "volume_size"),
+    ("train_volume_kms_key", "volume_kms_key"),
+];
+
 /// Whether the value contains `"enabled": true`.
 pub(crate) fn is_enabled(value: Option<&Value>) -> bool {
     value.is_some_and(|value| {

@@ -42,7 +42,7 @@ impl Stage {
             } else {
                 "clock_jump"
             };
-            *self.blows.entry(kind).or_default() += 1;
+            *self.injected.entry(kind).or_default() += 1;
         }
         replica.continue_at = None;
         replica.clock_shift = clock_shift;
@@ -60,7 +60,7 @@ impl Stage {
         }
         let now = SystemTime::now();
         self.upgrades.push((now, now + AWAY + BACK));
-        *self.blows.entry("away").or_default() += 1;
+        *self.injected.entry("away").or_default() += 1;
     }
 
     /// Stops a replica (SIGSTOP), to be continued later.
@@ -81,7 +81,7 @@ impl Stage {
                 from: now,
                 to: now + freeze,
             });
-            *self.blows.entry("freeze").or_default() += 1;
+            *self.injected.entry("freeze").or_default() += 1;
         }
     }
 
@@ -115,7 +115,7 @@ impl Stage {
                 at,
                 end: End::Frozen,
             });
-            *self.blows.entry("freeze_for_good").or_default() += 1;
+            *self.injected.entry("freeze_for_good").or_default() += 1;
         }
         self.replicas
             .get(index)
@@ -123,7 +123,7 @@ impl Stage {
     }
 
     pub(in crate::storm) fn silence_connections(&mut self) {
-        *self.blows.entry("silent_connections").or_default() += 1;
+        *self.injected.entry("silent_connections").or_default() += 1;
         self.silences.push(SystemTime::now());
         self.proxy.silence();
     }
@@ -131,16 +131,20 @@ impl Stage {
     /// Switches the credentials to another account for a while.
     pub(in crate::storm) fn use_foreign_credentials(&mut self) {
         if self.use_account(FOREIGN_ACCOUNT).is_ok() {
-            *self.blows.entry("foreign_credentials").or_default() += 1;
+            *self.injected.entry("foreign_credentials").or_default() += 1;
             self.foreign_from.push(SystemTime::now());
             self.foreign_until = Some(Instant::now() + FOREIGN_FOR);
         }
     }
 
     pub(in crate::storm) fn start_strangers_job(&mut self) {
-        let count = self.blows.get("strangers_job").copied().unwrap_or_default();
+        let count = self
+            .injected
+            .get("strangers_job")
+            .copied()
+            .unwrap_or_default();
         if strangers_job(&self.region_url, &format!("{STRANGERS}{count}")).is_ok() {
-            *self.blows.entry("strangers_job").or_default() += 1;
+            *self.injected.entry("strangers_job").or_default() += 1;
         }
     }
 
@@ -158,7 +162,7 @@ impl Stage {
         let from = now + TimeDelta::minutes(30);
         let new = json!({ "instance_type": instance_type, "micro_usd": micro_usd, "effective_from": from });
         post(&format!("{}/_sim/prices", self.region_url), "", &new)?;
-        *self.blows.entry("price_change").or_default() += 1;
+        *self.injected.entry("price_change").or_default() += 1;
         Ok(from)
     }
 
@@ -172,7 +176,7 @@ impl Stage {
     }
 
     pub(in crate::storm) fn cut_connections(&mut self) {
-        *self.blows.entry("cut_connections").or_default() += 1;
+        *self.injected.entry("cut_connections").or_default() += 1;
         self.proxy.cut();
     }
 
@@ -192,13 +196,13 @@ impl Stage {
     pub(in crate::storm) fn disturbances(&self, outages: u64) -> u64 {
         let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
         let cuts = self
-            .blows
+            .injected
             .get("cut_connections")
             .copied()
             .unwrap_or_default();
         let of_all = outages + cuts + count(self.silences.len()) + count(self.foreign_from.len());
         let restores = self
-            .blows
+            .injected
             .get("restored_backup")
             .copied()
             .unwrap_or_default();
@@ -263,7 +267,7 @@ impl Stage {
         let port = free_port()?;
         let child =
             spawn(&mut self.serve("copy", port, 0, &format!("{}{COPY}", self.direct.url))?)?;
-        *self.blows.entry("database_copy").or_default() += 1;
+        *self.injected.entry("database_copy").or_default() += 1;
         Ok((child, format!("http://127.0.0.1:{port}")))
     }
 
@@ -276,6 +280,6 @@ impl Stage {
             (replica.continue_at, replica.restart_at) = (None, Some(Instant::now()));
         }
         self.database.push_str(COPY);
-        *self.blows.entry("restored_backup").or_default() += 1;
+        *self.injected.entry("restored_backup").or_default() += 1;
     }
 }
