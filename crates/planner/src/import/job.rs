@@ -22,10 +22,13 @@ pub(super) fn take(material: &Material, home: &str, draft: &mut Draft<'_>) {
     let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str);
     names(material, &told, draft);
     let image = text("/AlgorithmSpecification/TrainingImage");
-    let region =
-        region(material).map(|region| (Value::from(region), "the image's registry".to_owned()));
-    match region {
-        Some((region, from)) => draft.take("/region", region, from),
+    let from = if material.region.is_some() {
+        "its own region"
+    } else {
+        "the image's registry"
+    };
+    match region(material) {
+        Some(region) => draft.take("/region", region, from),
         None => draft.ask(
             "/region",
             Ask {
@@ -83,8 +86,11 @@ fn places(body: &Value, draft: &mut Draft<'_>) {
     });
 }
 
-/// A job runs where its image is.
+/// A job runs where its arguments say, or where its image is.
 pub(super) fn region(material: &Material) -> Option<&str> {
+    if let Some(region) = &material.region {
+        return Some(region);
+    }
     let image = material
         .body
         .pointer("/AlgorithmSpecification/TrainingImage");

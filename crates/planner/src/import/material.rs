@@ -27,6 +27,8 @@ pub struct Unreadable {
 pub(super) struct Material {
     /// A CreateTrainingJob body, or as much of one as there is.
     pub(super) body: Value,
+    /// That the arguments of an estimator name.
+    pub(super) region: Option<String>,
     /// Whether sources stand on a machine and are not in S3 yet.
     pub(super) local_sources: bool,
     /// A model's `config.json`, and what said it.
@@ -128,7 +130,7 @@ impl Material {
         }
         if let Some(arguments) = trainer_config::launched_by_accelerate(document) {
             self.is_first_job()?;
-            self.body = of_estimator(&arguments, stamp)?;
+            self.take_estimator(&arguments, stamp)?;
             self.left_out.push((
                 "the script",
                 "it stands on the command line of accelerate: set workload.script",
@@ -173,7 +175,7 @@ impl Material {
             Kind::Estimator => {
                 self.local_sources =
                     is_local(entries.get("source_dir").or(entries.get("entry_point")));
-                self.body = of_estimator(&entries, stamp)?;
+                self.take_estimator(&entries, stamp)?;
             }
             Kind::ModelConfig => {
                 let name = entries.get("_name_or_path").and_then(Value::as_str);
@@ -202,6 +204,17 @@ impl Material {
                 return Err((why, SEND.to_owned()));
             }
         }
+        Ok(())
+    }
+
+    fn take_estimator(
+        &mut self,
+        arguments: &Map<String, Value>,
+        stamp: &str,
+    ) -> Result<(), Refused> {
+        self.body = of_estimator(arguments, stamp)?;
+        let region = arguments.get("region").and_then(Value::as_str);
+        self.region = region.map(str::to_owned);
         Ok(())
     }
 

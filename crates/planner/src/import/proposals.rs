@@ -29,6 +29,8 @@ const BATCH_PROPOSED: u64 = 64;
 /// A trial takes at least this long on the fastest candidate: a measured speed needs a quarter of an hour, and it
 /// may be faster than predicted.
 const ON_FASTEST_SECONDS: f64 = 20.0 * 60.0;
+/// What costs more per token than this many times the cheapest is no match for it.
+const DEARER_PER_TOKEN_MAX: f64 = 3.0;
 /// The fastest candidate is at most this many times as fast as the slowest: what is long enough for the one takes
 /// hours on the other, and all trials have one limit.
 const SPREAD_MAX: f64 = 6.0;
@@ -324,6 +326,10 @@ fn others<'a>(
         one.usd_per_million_tokens()
             .total_cmp(&other.usd_per_million_tokens())
     });
+    let cheapest = found
+        .first()
+        .map_or(0.0, ProposedCandidate::usd_per_million_tokens);
+    found.retain(|choice| choice.usd_per_million_tokens() <= cheapest * DEARER_PER_TOKEN_MAX);
     let mut seen = BTreeSet::new();
     found.retain(|choice| seen.insert(choice.cluster.instance.accelerator.as_deref()));
     found

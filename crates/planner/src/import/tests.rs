@@ -84,7 +84,7 @@ fn an_estimator_becomes_an_experiment_that_can_be_read() {
         (2, 4)
     );
     assert!(profile.activation_checkpointing);
-    assert_eq!(spec.candidates.len(), 4);
+    assert_eq!(spec.candidates.len(), 3);
     for candidate in &spec.candidates {
         let profile = candidate.profile.as_ref().unwrap();
         let each =

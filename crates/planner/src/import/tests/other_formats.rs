@@ -189,7 +189,7 @@ fn pythons_none_says_nothing() {
 fn a_job_that_accelerate_would_launch_is_read() {
     let config = json!({"compute_environment": "AMAZON_SAGEMAKER", "distributed_type": "DATA_PARALLEL",
         "ec2_instance_type": "ml.p4d.24xlarge", "iam_role_name": "trainer", "mixed_precision": "fp16", "num_machines": 2,
-        "region": "eu-west-1", "py_version": "py310", "pytorch_version": "2.0.0", "transformers_version": "4.28.1"});
+        "region": "eu-west-1", "py_version": "py310", "pytorch_version": "2.0.1", "transformers_version": "4.30.2"});
     let import = imported(&[config.clone(), json!("Qwen/Qwen2.5-7B")], &[]).unwrap();
     assert_eq!(import.spec["region"], "eu-west-1");
     assert_eq!(
