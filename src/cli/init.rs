@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bakeoff_domain::catalog::known_models;
-use bakeoff_domain::spec::ExperimentSpec;
 use bakeoff_planner::import::{self, Import, ImportQuestion, Known};
 use bakeoff_planner::predict::Calibration;
 use clap::Args;
@@ -94,7 +93,14 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    answers_fit(&made, &answers)?;
+    if let Some(wrong) = document::wrong_answer(&made.spec, made.is_complete, &answers) {
+        bail!(
+            "--answer {}: {}\n  → {}",
+            wrong.pointer,
+            wrong.message,
+            wrong.fix
+        );
+    }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&made)?);
         return Ok(exit(&made));
@@ -103,28 +109,6 @@ pub(super) async fn run(options: &InitOptions) -> anyhow::Result<ExitCode> {
     std::fs::write(&options.file, written).with_context(|| options.file.display().to_string())?;
     report(&made, &options.file);
     Ok(exit(&made))
-}
-
-/// Whether each answer is a field of an experiment, with a value that it takes; the second only shows once nothing is
-/// missing.
-fn answers_fit(made: &Import, answers: &BTreeMap<String, Value>) -> anyhow::Result<()> {
-    let (spec, unknown) = document::read::<ExperimentSpec>(&made.spec);
-    let mut wrong = unknown;
-    wrong.extend(spec.err().filter(|_| made.is_complete));
-    let is_answered = |place: &str| {
-        let mut all = answers.keys();
-        all.any(|answer| place == answer || place.starts_with(&format!("{answer}/")))
-    };
-    let of_answer = wrong.iter().find(|finding| is_answered(&finding.pointer));
-    match of_answer {
-        Some(finding) => bail!(
-            "--answer {}: {}\n  → {}",
-            finding.pointer,
-            finding.message,
-            finding.fix
-        ),
-        None => Ok(()),
-    }
 }
 
 fn exit(made: &Import) -> ExitCode {

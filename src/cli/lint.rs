@@ -129,7 +129,7 @@ fn request(file: &Path) -> anyhow::Result<()> {
     let value = read(file)?;
     if let Some(kind) = kind_of(&value).filter(|kind| *kind != Kind::Estimator) {
         bail!(
-            "{}: this is {}, and --request takes the arguments of an estimator",
+            "{} ({}): --request takes the arguments of an estimator",
             file.display(),
             kind.in_words()
         );

@@ -71,8 +71,16 @@ pub(super) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
 fn experiment(file: &Path) -> anyhow::Result<ExperimentSpec> {
     let value = linter::read(file)?;
     if let Some(kind) = lint::kind_of(&value).filter(|kind| *kind != Kind::Experiment) {
+        let makes = match kind {
+            Kind::TrainingJob
+            | Kind::Estimator
+            | Kind::ModelTrainer
+            | Kind::ModelConfig
+            | Kind::DeepspeedConfig => ": `bakeoff init` makes one of it",
+            _ => "",
+        };
         bail!(
-            "{0}: this is {1}, and no experiment. `bakeoff init {0}` makes one of what it can",
+            "{} ({}) is no experiment{makes}",
             file.display(),
             kind.in_words()
         );

@@ -302,7 +302,10 @@ fn all<'a>(
             Ok(true) => "caught by",
             Ok(false) => "NOT caught by",
             // The others are still worth their minutes.
-            Err(_) => "does not build, and is not caught by",
+            Err(why) => {
+                println!("{name}: {why}");
+                "could not be put to"
+            }
         };
         println!("{name:<44} {outcome} {test}");
         if !matches!(is_caught, Ok(true)) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::response::Response;
+use bakeoff_domain::finding::escaped;
 use bakeoff_planner::import::{self, Known, Unreadable};
 use bakeoff_planner::predict::Calibration;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use crate::plumbing::heavy::{self, aside};
 use crate::plumbing::problem::{FieldError, Problem, Problems};
 use bakeoff_api::imports::ImportView;
 use bakeoff_service::app::App;
+use bakeoff_service::document;
 
 /// Documents, and names of models, that one import reads.
 const DOCUMENTS_MAX: usize = 10;
@@ -70,14 +72,22 @@ pub(crate) async fn import(
     let prices = prices_in(&app, caller.project, &region).await?;
     let now = app.clock.now();
     let made = aside(move || {
-        import::import(Known {
+        let made = import::import(Known {
             documents: &new.documents,
             answers: &new.answers,
             prices: &prices,
             home: &region,
             calibration: &Calibration::shipped(),
             stamp: &now.format("%Y-%m-%d-%H-%M-%S-%3f").to_string(),
-        })
+        })?;
+        match document::wrong_answer(&made.spec, made.is_complete, &new.answers) {
+            Some(wrong) => Err(vec![Unreadable {
+                pointer: format!("/answers/{}", escaped(&wrong.pointer)),
+                why: wrong.message,
+                fix: wrong.fix,
+            }]),
+            None => Ok(made),
+        }
     });
     let made = made.await?.map_err(unreadable)?;
     heavy::json(ImportView::from(made)).await

@@ -4,11 +4,12 @@
 mod schemas;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use bakeoff_domain::catalog::hugging_face;
 use bakeoff_domain::finding::{Finding, capped};
 use bakeoff_domain::money::price::Price;
-use bakeoff_domain::spec::metric_definitions;
+use bakeoff_domain::spec::{ExperimentSpec, metric_definitions};
 use bakeoff_planner::lint::{self, Document, Kind};
 use bakeoff_planner::rules::found;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,23 @@ use self::schemas::Schemas;
 
 /// Maximum number of unknown fields reported: finding suggestions for each takes time.
 const UNKNOWN_MAX: usize = 20;
+
+/// An answer to an import's question that is no field of an experiment, or no value of one; the latter only shows once
+/// nothing is missing.
+pub fn wrong_answer(
+    spec: &Value,
+    is_complete: bool,
+    answers: &BTreeMap<String, Value>,
+) -> Option<Finding> {
+    let (read, unknown) = read::<ExperimentSpec>(spec);
+    let not_read = read.err().filter(|_| is_complete);
+    let is_answered = |place: &str| {
+        let mut all = answers.keys();
+        all.any(|answer| place == answer || place.starts_with(&format!("{answer}/")))
+    };
+    let mut wrong = unknown.into_iter().chain(not_read);
+    wrong.find(|finding| is_answered(&finding.pointer))
+}
 
 /// Returns the value, or the finding that prevents parsing it; and the other findings: unknown
 /// fields, and further missing ones.

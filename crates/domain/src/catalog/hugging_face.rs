@@ -39,15 +39,17 @@ const EXPERTS: [&str; 4] = [
     "n_routed_experts",
     "moe_num_experts",
 ];
-const PER_TOKEN: [&str; 6] = [
+const PER_TOKEN: [&str; 7] = [
     "num_experts_per_tok",
     "num_experts_per_token",
     "moe_top_k",
     "moe_topk",
-    // ERNIE and GPT-OSS.
+    // ERNIE, GPT-OSS and Gemma 4.
     "moe_k",
     "experts_per_token",
+    "top_k_experts",
 ];
+const EXPERT_WIDTH: &str = "moe_intermediate_size";
 const VOCABULARY: [&str; 2] = ["vocab_size", "padded_vocab_size"];
 const SEQUENCE: [&str; 5] = [
     "max_position_embeddings",
@@ -264,13 +266,17 @@ fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
             }
         ));
     }
-    if config.contains_key("kv_lora_rank") {
+    let has = |name: &str| {
+        let value = config.get(name);
+        value.is_some_and(|value| !value.is_null() && value.as_u64() != Some(0))
+    };
+    if has("kv_lora_rank") {
         return Err(format!(
             "{family} has latent attention (kv_lora_rank), which layers and heads do not describe: give \"total_parameters\" alone"
         ));
     }
     for (names, what) in NOT_DESCRIBED {
-        if names.iter().any(|name| config.contains_key(*name)) {
+        if names.iter().any(|name| has(name)) {
             return Err(format!(
                 "{family} has {what}, which are not described here: give \"total_parameters\" alone"
             ));
@@ -278,7 +284,16 @@ fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
     }
     let is_of_layers = |name: &&str| config.get(*name).is_some_and(Value::is_array);
     let differs = |name: &&str| is_of_layers(name) && number(config, &[*name]).is_none();
-    let by_layer = [&INTERMEDIATE[..], &PER_TOKEN, &KV_HEADS, &HEADS].concat();
+    let width = [EXPERT_WIDTH];
+    let by_layer = [
+        &INTERMEDIATE[..],
+        &EXPERTS,
+        &width,
+        &PER_TOKEN,
+        &KV_HEADS,
+        &HEADS,
+    ]
+    .concat();
     let steps = ["interleave_moe_layer_step", "decoder_sparse_step"];
     let is_sparse = steps
         .into_iter()
@@ -292,7 +307,7 @@ fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
 }
 
 /// Members that only models have whose layers are something else, too, and what that is.
-const NOT_DESCRIBED: [(&[&str], &str); 5] = [
+const NOT_DESCRIBED: [(&[&str], &str); 6] = [
     (
         &["state_size", "mamba_d_state", "ssm_cfg", "mamba_num_heads"],
         "state-space layers",
@@ -302,6 +317,10 @@ const NOT_DESCRIBED: [(&[&str], &str); 5] = [
         "layers of linear attention",
     ),
     (&["conv_L_cache"], "convolutions (conv_L_cache)"),
+    (
+        &["global_head_dim", "num_global_key_value_heads"],
+        "layers of two kinds (global_head_dim)",
+    ),
     (&["block_configs"], "layers that differ (block_configs)"),
     (
         &["hidden_size_per_layer_input"],
@@ -330,7 +349,7 @@ fn one_kv_head(config: &Map<String, Value>, family: &str) -> Option<u32> {
 const BOTH_HALVES: &str = "qwen";
 
 fn mlp(config: &Map<String, Value>, family: &str, shape: &mut ModelShape) -> Result<(), String> {
-    let of_expert = number(config, &["moe_intermediate_size"]);
+    let of_expert = number(config, &[EXPERT_WIDTH]);
     let has_experts = number(config, &EXPERTS).is_some_and(|count| count > 1);
     let width = of_expert
         .filter(|_| has_experts)
@@ -372,6 +391,8 @@ fn experts(
         "n_shared_experts",
         "num_shared_experts",
         "moe_num_shared_experts",
+        // Hunyuan.
+        "num_shared_expert",
     ];
     let shared = number(config, &names).or_else(|| {
         let width = number(config, &["shared_expert_intermediate_size"])?;
@@ -447,9 +468,9 @@ mod tests {
             "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,
             "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "vocab_size": 202_048,
             "tie_word_embeddings": false});
-        let hunyuan = json!({"model_type": "hunyuan_v1_moe", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "intermediate_size": 3072, "num_experts": 64, "moe_topk": [8, 8], "num_shared_expert": 1,
-            "moe_num_shared_experts": 1, "vocab_size": 128_167, "tie_word_embeddings": true});
+        let hunyuan = json!({"model_type": "hunyuan", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 3072, "moe_intermediate_size": vec![3072; 32], "num_experts": 64,
+            "moe_topk": vec![8; 32], "num_shared_expert": vec![1; 32], "vocab_size": 128_167, "tie_word_embeddings": true});
         let glm = json!({"model_type": "chatglm", "hidden_size": 4096, "num_layers": 28, "num_attention_heads": 32,
             "multi_query_attention": true, "multi_query_group_num": 2, "ffn_hidden_size": 13_696, "padded_vocab_size": 65_024});
         let qwen = json!({"model_type": "qwen", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -499,7 +520,16 @@ mod tests {
                 "intermediate_size",
             ),
             (
-                json!({"model_type": "nemotron-nas", "hidden_size": 8192, "block_configs": []}),
+                json!({"model_type": "ernie4_5_vl_moe", "hidden_size": 2560, "moe_num_experts": [64, 64], "moe_intermediate_size": [1536, 512],
+                    "moe_k": 6, "intermediate_size": 12_288}),
+                "moe_intermediate_size",
+            ),
+            (
+                json!({"model_type": "gemma4_text", "hidden_size": 2560, "hidden_size_per_layer_input": 0, "global_head_dim": 512}),
+                "two kinds",
+            ),
+            (
+                json!({"model_type": "nemotron-nas", "hidden_size": 8192, "block_configs": [{}]}),
                 "block_configs",
             ),
             (

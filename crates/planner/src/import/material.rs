@@ -8,10 +8,13 @@ use bakeoff_domain::finding::escaped;
 use serde_json::{Map, Value};
 
 use super::trainer_config::{self, Fsdp, TrainerConfig};
-use super::{MODEL, inside, wandb};
+use super::{inside, wandb};
 use crate::lint::job::registry_region;
 use crate::lint::{Kind, kind_of, shape, trainer};
 use crate::render::estimator;
+
+/// Where an experiment has its model.
+pub(super) const MODEL: &str = "/workload/model";
 
 /// A document that no experiment can be made from, or an answer to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(super) struct Material {
     /// A model's `config.json`, and what said it.
     pub(super) model: Option<(Value, String)>,
     pub(super) deepspeed: Option<Map<String, Value>>,
+    /// Whether its own file was sent.
+    has_deepspeeds_own: bool,
     pub(super) fsdp: Option<Fsdp>,
     /// Whose configuration file there is, of those that train.
     trainer: Option<&'static str>,
@@ -78,7 +83,7 @@ impl Material {
                 });
             }
         }
-        if material.deepspeed.is_some() {
+        if material.has_deepspeeds_own {
             material
                 .left_out
                 .retain(|(_, why)| *why != trainer_config::NOT_HERE);
@@ -88,6 +93,14 @@ impl Material {
                 pointer: "/documents".to_owned(),
                 why: "there is no document".to_owned(),
                 fix: SEND.to_owned(),
+            });
+        }
+        if material.experiment.is_some() && model.is_some() {
+            unreadable.push(Unreadable {
+                pointer: format!("/answers/{}", escaped(MODEL)),
+                why: "the document is an experiment already, with a model of its own".to_owned(),
+                fix: "write the model into the experiment, as `bakeoff lint` shows it for its config.json"
+                    .to_owned(),
             });
         }
         if material.experiment.is_some() && documents.len() > 1 {
@@ -131,10 +144,17 @@ impl Material {
         if let Some(arguments) = trainer_config::launched_by_accelerate(document) {
             self.is_first_job()?;
             self.take_estimator(&arguments, stamp)?;
+            if document.get("distributed_type").and_then(Value::as_str) == Some("DATA_PARALLEL") {
+                self.left_out.push((
+                    "distributed_type",
+                    "accelerate starts SageMaker's data parallel library: give each profile \"library\": \"smddp\" if it is to be used",
+                ));
+            }
             self.left_out.push((
                 "the script",
                 "it stands on the command line of accelerate: set workload.script",
             ));
+            return self.take_settings_of(document).map(drop);
         }
         if self.take_settings_of(document)? {
             return Ok(());
@@ -188,6 +208,7 @@ impl Material {
             Kind::DeepspeedConfig => {
                 self.take_settings(batches(&entries), DEEPSPEED);
                 self.deepspeed = Some(entries);
+                self.has_deepspeeds_own = true;
             }
             Kind::Workload
             | Kind::InstanceProfile
@@ -264,8 +285,8 @@ impl Material {
         }
         match self.trainer.replace(from) {
             None => Ok(()),
-            Some(other) => Err((
-                format!("it is {from}, and {other} is there already"),
+            Some(_) => Err((
+                "it is a second trainer's configuration".to_owned(),
                 "send one of them: an experiment runs one trainer".to_owned(),
             )),
         }
@@ -391,12 +412,11 @@ fn forget_unknown_account(body: &mut Value, arguments: &Map<String, Value>) {
 
 /// The body that the SDK would send, without what was not said.
 fn of_estimator(arguments: &Map<String, Value>, stamp: &str) -> Result<Value, Refused> {
-    let wrong = estimator::wrong_types(arguments);
+    let (mut said, wrong) = estimator::read(arguments);
     if let Some(unread) = wrong.iter().find(|one| one.certainly().is_none()) {
         return Err((unread.why.clone(), unread.fix()));
     }
     // Python's None says nothing.
-    let mut said = estimator::as_meant(arguments);
     said.retain(|_, value| !value.is_null());
     let arguments = &said;
     let mut filled = said.clone();

@@ -21,8 +21,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::draft::Draft;
-use self::material::Material;
 pub use self::material::Unreadable;
+use self::material::{MODEL, Material};
 use crate::predict::Calibration;
 
 /// A field to confirm or to fill in.
@@ -84,9 +84,6 @@ pub struct Known<'a> {
     /// Stands at the end of names that the SDK would make.
     pub stamp: &'a str,
 }
-
-/// Where an experiment has its model.
-const MODEL: &str = "/workload/model";
 
 /// The region that an import is for, whose prices it needs; `None` if nothing names one, or nothing can be read.
 pub fn region(documents: &[Value], answers: &BTreeMap<String, Value>) -> Option<String> {

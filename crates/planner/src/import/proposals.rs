@@ -447,16 +447,27 @@ fn lengths(
     trial_tokens(choices, of_step, draft);
 }
 
+/// How long a trial is predicted to take on each candidate, in words. `is_whole`: it is the whole training run.
+fn minutes(all: &[f64], is_whole: bool) -> String {
+    let shortest = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let longest = all.iter().copied().fold(0.0, f64::max);
+    let of_slowest = if longest > shortest * 1.1 {
+        format!(" on the fastest candidate, and {longest:.0} on the slowest")
+    } else {
+        String::new()
+    };
+    let what = if is_whole {
+        ", which is the whole training run"
+    } else {
+        ""
+    };
+    format!("as predicted, {shortest:.0} minutes{of_slowest}{what}; a measured speed needs 15")
+}
+
 /// `of_step`: tokens of an optimiser step.
 fn trial_tokens(choices: &[ProposedCandidate], of_step: u64, draft: &mut Draft<'_>) {
     let total = draft.get("/workload/total_tokens").and_then(Value::as_u64);
     let speeds = || choices.iter().filter_map(|choice| choice.tokens_per_second);
-    let minutes = speeds()
-        .reduce(f64::max)
-        .zip(speeds().reduce(f64::min))
-        .map_or(0.0, |(fastest, slowest)| {
-            fastest / slowest * ON_FASTEST_SECONDS / 60.0
-        });
     let proposal = speeds().reduce(f64::max).map(|fastest| {
         let steps = (fastest * ON_FASTEST_SECONDS / real(of_step))
             .ceil()
@@ -475,10 +486,10 @@ fn trial_tokens(choices: &[ProposedCandidate], of_step: u64, draft: &mut Draft<'
         Ask {
             question: "How many tokens does a trial train on?",
             proposal: proposal.map(Into::into),
-            why: if is_predicted && total != proposal {
-                format!("as predicted, 20 minutes on the fastest candidate, and {minutes:.0} on the slowest: a measured speed needs 15")
-            } else if is_predicted {
-                "the whole training run: it is shorter than a trial would be".to_owned()
+            why: if is_predicted {
+                let tokens = real(proposal.unwrap_or_default());
+                let all: Vec<f64> = speeds().map(|speed| tokens / speed / 60.0).collect();
+                minutes(&all, total == proposal)
             } else {
                 "nothing is predicted: a twentieth of the whole".to_owned()
             },

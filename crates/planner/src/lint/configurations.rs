@@ -131,7 +131,8 @@ fn offload(entries: &Map<String, Value>, findings: &mut Vec<Finding>) {
     if stage.is_some() && number.is_none_or(|stage| stage > 3) {
         findings.push(
             found("deepspeed-stage", "/zero_optimization/stage")
-                .says(format!("stage is {}", stage.unwrap_or(&Value::Null))),
+                .says(format!("stage is {}", stage.unwrap_or(&Value::Null)))
+                .fix("ZeRO has stages 0 to 3"),
         );
     }
     for (name, least) in [("offload_optimizer", 1), ("offload_param", 3)] {

@@ -37,8 +37,8 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     let Some(arguments) = document.as_object() else {
         return;
     };
-    let wrong = estimator::wrong_types(&estimator::as_named(arguments));
-    let read = Value::Object(estimator::as_meant(arguments));
+    let (read, wrong) = estimator::read(arguments);
+    let read = Value::Object(read);
     findings.extend(arguments::renamed(arguments));
     findings.extend(wrong.iter().map(arguments::of_wrong_type));
     let mut own = Vec::new();
@@ -47,11 +47,10 @@ pub(super) fn check(document: &Value, findings: &mut Vec<Finding>) {
     training::check(&job, &mut own);
     libraries::check(&job, &mut own);
     rendered(&read, &mut own);
-    // What is said of a value that was not read would not be true.
-    own.retain(|finding| {
-        let argument = finding.pointer.split('/').nth(1).unwrap_or_default();
-        !wrong.iter().any(|one| one.argument == argument)
-    });
+    own.retain(|finding| arguments::is_known(&finding.pointer, &wrong));
+    for finding in &mut own {
+        arguments::point_at_written(finding, arguments);
+    }
     findings.append(&mut own);
 }
 

@@ -18,6 +18,7 @@ mod documents;
 mod estimator;
 pub(crate) mod job;
 mod libraries;
+mod patterns;
 mod pointers;
 mod quota;
 mod recognised;

@@ -86,6 +86,8 @@ fn of_job(entries: &Map<String, Value>) -> Option<Kind> {
         "framework_version",
         "entry_point",
         "instance_count",
+        // As the SDK's first version has it.
+        "train_instance_count",
     ];
     match () {
         () if has(&body) || has(&like_body) => Some(Kind::TrainingJob),

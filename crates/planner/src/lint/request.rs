@@ -1,6 +1,6 @@
 //! Rules on the request as a whole: limits of SageMaker's API, money, spot.
 
-pub(super) mod metrics;
+mod metrics;
 pub(super) mod model;
 pub(super) mod queueing;
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use self::limits::{REQUIRED, RULES, STRICTER};
 use super::api::{self, Breach, Broken, Call};
-use super::request::metrics;
+use super::patterns;
 use crate::rules::found;
 
 /// Checks a body whose values are all there.
@@ -349,11 +349,11 @@ fn metric_patterns(body: &Value, findings: &mut Vec<Finding>) {
     for job in ["", "/TrainingJobDefinition", "/TrainingJobDefinitions/*"] {
         let path = format!("{job}/AlgorithmSpecification/MetricDefinitions/*/Regex");
         for (pointer, regex) in places(body, &path) {
-            let Some(regex) = regex.as_str().filter(|regex| metrics::is_broken(regex)) else {
+            let Some(regex) = regex.as_str().filter(|regex| patterns::is_broken(regex)) else {
                 continue;
             };
             findings.push(found("metric-regex", pointer).says(format!(
-                "`{regex}` is not a regular expression with a capture group around the number"
+                "`{regex}` has no group around the number, or one that is not closed"
             )));
         }
     }

@@ -19,7 +19,7 @@ pub(crate) use self::arguments::{RENAMED, is_enabled, libraries};
 use self::arguments::{flag, instances, region, text};
 use self::filled::{fill_in, overlay};
 pub(crate) use self::image::{image, read_embedded};
-pub(crate) use self::types::{WrongType, as_meant, as_named, wrong_types};
+pub(crate) use self::types::{WrongType, read};
 use crate::render::body;
 use crate::render::sdk::{self, Launch};
 
@@ -38,10 +38,11 @@ const NO_OBJECT: &str = "the document is not an object";
 pub fn body(document: &Value, stamp: &str) -> Result<Value, String> {
     let mut filled = document.clone();
     let arguments = filled.as_object_mut().ok_or(NO_OBJECT)?;
-    if let Some(wrong) = wrong_types(arguments).into_iter().next() {
+    let (meant, wrong) = read(arguments);
+    if let Some(wrong) = wrong.into_iter().next() {
         return Err(wrong.why);
     }
-    *arguments = as_meant(arguments);
+    *arguments = meant;
     fill_in(arguments, stamp);
     let request = request(&filled)?;
     let mut body = body::body(&request);

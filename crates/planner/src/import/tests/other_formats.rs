@@ -221,7 +221,7 @@ fn a_second_model_or_trainer_is_refused() {
             [json!("Qwen/Qwen2.5-7B"), json!("Qwen/Qwen2.5-0.5B")],
             "a second model",
         ),
-        ([trl, factory], "is there already"),
+        ([trl, factory], "a second trainer"),
     ] {
         let refused = imported(&documents, &[]).unwrap_err();
         assert_eq!(refused[0].pointer, "/documents/1");

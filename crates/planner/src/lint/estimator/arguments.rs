@@ -158,7 +158,7 @@ pub(super) fn renamed(arguments: &Map<String, Value>) -> impl Iterator<Item = Fi
 }
 
 pub(super) fn of_wrong_type(wrong: &WrongType) -> Finding {
-    let pointer = format!("/{}", wrong.argument);
+    let pointer = format!("/{}", wrong.written);
     let patch = wrong
         .certainly()
         .map(|value| Operation::set(&pointer, value.clone()));
@@ -166,4 +166,36 @@ pub(super) fn of_wrong_type(wrong: &WrongType) -> Finding {
         .says(wrong.why.clone())
         .fix(wrong.fix())
         .patch(patch.into_iter().collect())
+}
+
+/// Arguments that are judged together: where one was not read, what is said of another need not be so.
+const OF_SPOT: [&str; 4] = [
+    "use_spot_instances",
+    "max_run",
+    "max_wait",
+    "checkpoint_s3_uri",
+];
+
+/// Whether what is said at a place rests on arguments that were read.
+pub(super) fn is_known(pointer: &str, wrong: &[WrongType]) -> bool {
+    let argument = pointer.split('/').nth(1).unwrap_or_default();
+    let is_unread = |name: &str| {
+        let mut own = wrong.iter().filter(|one| one.argument == name);
+        own.any(|one| one.meant.is_none())
+    };
+    let is_wrong = wrong.iter().any(|one| one.argument == argument);
+    let of_spot = OF_SPOT.contains(&argument) && OF_SPOT.iter().any(|name| is_unread(name));
+    !is_wrong && !of_spot
+}
+
+/// Says what was found of an argument under its name in the SDK's first version, where the document has that.
+pub(super) fn point_at_written(finding: &mut Finding, arguments: &Map<String, Value>) {
+    for (old, new) in estimator::RENAMED {
+        let is_old = arguments.contains_key(old) && !arguments.contains_key(new);
+        let rest = finding.pointer.strip_prefix(&format!("/{new}"));
+        if let Some(rest) = rest.filter(|rest| is_old && (rest.is_empty() || rest.starts_with('/')))
+        {
+            finding.pointer = format!("/{old}{rest}");
+        }
+    }
 }

@@ -48,6 +48,14 @@ fn a_wrong_type_is_said_once_and_nothing_false_follows_from_it() {
             json!({"use_spot_instances": true, "max_wait": -5, "checkpoint_s3_uri": "s3://b/c"}),
             "/max_wait",
         ),
+        (
+            json!({"max_run": "2h", "use_spot_instances": true, "max_wait": 14_400, "checkpoint_s3_uri": "s3://b/c"}),
+            "/max_run",
+        ),
+        (
+            json!({"use_spot_instances": "yes", "max_wait": 90_000}),
+            "/use_spot_instances",
+        ),
     ] {
         assert_eq!(
             found_with(&changes),
@@ -84,4 +92,11 @@ fn names_of_the_sdks_first_version_are_read() {
     let names = ["/train_max_run", "/train_volume_size"];
     let expected = names.map(|name| ("renamed-argument".to_owned(), name.to_owned()));
     assert_eq!(found_with(&old), expected);
+    let wrong = ("argument-type".to_owned(), "/train_volume_size".to_owned());
+    assert!(found_with(&json!({"train_volume_size": "much"})).contains(&wrong));
+    let found = found_with(&json!({"instance_type": null, "train_max_wait": 90_000}));
+    assert!(found.contains(&(
+        "max-wait-without-spot".to_owned(),
+        "/train_max_wait".to_owned()
+    )));
 }

@@ -7,32 +7,10 @@ use bakeoff_domain::finding::Finding;
 use bakeoff_domain::measure::metric::MetricDefinition;
 use bakeoff_domain::spec::WorkloadSpec;
 use bakeoff_domain::spec::metric_definitions::{self, OtherMeaning};
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 
+use crate::lint::patterns::compiled;
 use crate::rules::found;
-
-/// Limit on the size of a compiled pattern: repetitions of large classes (`(\w{50}){8}`) take
-/// megabytes.
-const REGEX_BYTES_MAX: usize = 1 << 20;
-
-/// Whether a pattern is none, or has no group around the number. What only other engines know, such as looking
-/// ahead, is not judged.
-pub(in crate::lint) fn is_broken(regex: &str) -> bool {
-    let is_of_others = ["(?=", "(?!", "(?<=", "(?<!", "(?>"];
-    !is_of_others.iter().any(|part| regex.contains(part)) && compiled(regex).is_none()
-}
-
-/// A pattern with a group around the number, within SageMaker's limit.
-fn compiled(regex: &str) -> Option<Regex> {
-    let compile = || {
-        RegexBuilder::new(regex)
-            .size_limit(REGEX_BYTES_MAX)
-            .dfa_size_limit(REGEX_BYTES_MAX)
-            .build()
-    };
-    let regex = (regex.len() <= 500).then(compile)?.ok()?;
-    (regex.captures_len() > 1).then_some(regex)
-}
 
 pub(super) fn check(workload: &WorkloadSpec, findings: &mut Vec<Finding>) {
     if workload.metrics.len() > 40 {

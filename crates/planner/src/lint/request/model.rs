@@ -88,7 +88,7 @@ fn splits(shape: &ModelShape, at: &str, findings: &mut Vec<Finding>) {
                 .fix("use the model's own figure, or give head_dim"),
         );
     }
-    if let Some(kv_heads) = shape.kv_heads
+    if let Some(kv_heads) = shape.kv_heads.filter(|own| *own <= shape.heads)
         && !is_split(shape.heads, kv_heads)
     {
         findings.push(

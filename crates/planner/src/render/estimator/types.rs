@@ -20,7 +20,8 @@ enum Type {
     List,
 }
 
-/// sagemaker 2.257.7, `EstimatorBase` and `Framework`. What may have several types is not here.
+/// sagemaker 2.257.7, `EstimatorBase` and `Framework`. What may have several types, other than a variable of a pipeline,
+/// is not here.
 const TYPES: [(&str, Type); 46] = [
     ("sdk_class", Type::Text),
     ("region", Type::Text),
@@ -38,7 +39,7 @@ const TYPES: [(&str, Type); 46] = [
     ("image_uri", Type::Text),
     ("instance_type", Type::Text),
     ("instance_count", Type::Count(1)),
-    ("volume_size", Type::Count(1)),
+    ("volume_size", Type::Count(0)),
     ("volume_kms_key", Type::Text),
     ("max_run", Type::Count(1)),
     ("max_wait", Type::Count(1)),
@@ -74,6 +75,8 @@ const TYPES: [(&str, Type); 46] = [
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WrongType {
     pub(crate) argument: &'static str,
+    /// Its name in the document: the argument's own, or the one of the SDK's first version.
+    pub(crate) written: &'static str,
     /// What is there, and what must be.
     pub(crate) why: String,
     /// What was meant, where that is plain.
@@ -97,31 +100,70 @@ impl WrongType {
     }
 }
 
-/// Every argument of a wrong type. `None` of Python is no value.
-pub(crate) fn wrong_types(arguments: &Map<String, Value>) -> Vec<WrongType> {
-    let wrong = |(argument, kind): &(&'static str, Type)| {
-        let value = arguments.get(*argument).filter(|value| !value.is_null())?;
-        if has_type(*kind, value) {
-            return None;
+/// Arguments as they were meant: under the names that the SDK's second version has for them, and of their types; with those
+/// of a wrong type. What cannot be read is left out.
+pub(crate) fn read(arguments: &Map<String, Value>) -> (Map<String, Value>, Vec<WrongType>) {
+    let mut read = arguments.clone();
+    for (old, new) in RENAMED {
+        if let Some(value) = read.remove(old) {
+            read.entry(new).or_insert(value);
         }
-        let wanted = match kind {
-            Type::Text | Type::Version => "text".to_owned(),
-            Type::Count(0) => "a whole number, 0 or more".to_owned(),
-            Type::Count(least) => format!("a whole number, at least {least}"),
-            Type::Flag => "true or false".to_owned(),
-            Type::Object => "an object".to_owned(),
-            Type::Tags => "an object, or a list of {\"Key\": …, \"Value\": …}".to_owned(),
-            Type::List => "a list".to_owned(),
+    }
+    let mut all = Vec::new();
+    for (argument, kind) in TYPES {
+        let Some(wrong) = wrong_type(argument, kind, &read) else {
+            continue;
         };
-        let shown: String = value.to_string().chars().take(40).collect();
-        Some(WrongType {
-            argument,
-            why: format!("{argument} is {wanted}, and {shown} is none"),
-            meant: meant(*kind, value),
-            is_version: *kind == Type::Version,
-        })
+        match &wrong.meant {
+            Some(value) => read.insert(argument.to_owned(), value.clone()),
+            None => read.remove(argument),
+        };
+        let old = RENAMED.iter().find(|(_, new)| *new == argument);
+        let written = old
+            .map(|(old, _)| *old)
+            .filter(|old| arguments.contains_key(*old) && !arguments.contains_key(argument));
+        all.push(WrongType {
+            written: written.unwrap_or(argument),
+            ..wrong
+        });
+    }
+    (read, all)
+}
+
+/// `None` of Python is no value, and what a pipeline fills in is not known.
+fn wrong_type(
+    argument: &'static str,
+    kind: Type,
+    arguments: &Map<String, Value>,
+) -> Option<WrongType> {
+    let value = arguments.get(argument)?;
+    if value.is_null() || is_variable(value) || has_type(kind, value) {
+        return None;
+    }
+    let wanted = match kind {
+        Type::Text | Type::Version => "text".to_owned(),
+        Type::Count(0) => "a whole number, 0 or more".to_owned(),
+        Type::Count(least) => format!("a whole number, at least {least}"),
+        Type::Flag => "true or false".to_owned(),
+        Type::Object => "an object".to_owned(),
+        Type::Tags => "an object, or a list of {\"Key\": …, \"Value\": …}".to_owned(),
+        Type::List => "a list".to_owned(),
     };
-    TYPES.iter().filter_map(wrong).collect()
+    let shown: String = value.to_string().chars().take(40).collect();
+    Some(WrongType {
+        argument,
+        written: argument,
+        why: format!("{argument} is {wanted}, and {shown} is none"),
+        meant: meant(kind, value),
+        is_version: kind == Type::Version,
+    })
+}
+
+/// A parameter or a result of a pipeline: `{"Get": "Parameters.Type"}`, `{"Std:Join": …}`.
+fn is_variable(value: &Value) -> bool {
+    let members = value.as_object().filter(|members| members.len() == 1);
+    let mut names = members.into_iter().flat_map(Map::keys);
+    names.any(|name| name == "Get" || name.starts_with("Std:"))
 }
 
 fn has_type(kind: Type, value: &Value) -> bool {
@@ -138,8 +180,12 @@ fn has_type(kind: Type, value: &Value) -> bool {
 fn meant(kind: Type, value: &Value) -> Option<Value> {
     match (kind, value) {
         (Type::Version, Value::Number(number)) => Some(number.to_string().into()),
-        (Type::Count(least), Value::String(text)) => {
-            let count = text.trim().parse::<u64>().ok()?;
+        (Type::Count(least), value) => {
+            let count = match value {
+                Value::String(text) => text.trim().parse::<u64>().ok()?,
+                Value::Number(number) => whole(number.as_f64()?)?,
+                _ => return None,
+            };
             (count >= least).then(|| count.into())
         }
         (Type::Flag, Value::String(text)) => match text.trim().to_ascii_lowercase().as_str() {
@@ -147,31 +193,19 @@ fn meant(kind: Type, value: &Value) -> Option<Value> {
             "false" => Some(false.into()),
             _ => None,
         },
+        (Type::Flag, Value::Number(number)) => match number.as_u64() {
+            Some(1) => Some(true.into()),
+            Some(0) => Some(false.into()),
+            _ => None,
+        },
         _ => None,
     }
 }
 
-/// The arguments under the names that the SDK's second version has for them.
-pub(crate) fn as_named(arguments: &Map<String, Value>) -> Map<String, Value> {
-    let mut named = arguments.clone();
-    for (old, new) in RENAMED {
-        if let Some(value) = named.remove(old) {
-            named.entry(new).or_insert(value);
-        }
-    }
-    named
-}
-
-/// The arguments as they were meant: so named, and of their types. What cannot be read is left out.
-pub(crate) fn as_meant(arguments: &Map<String, Value>) -> Map<String, Value> {
-    let mut read = as_named(arguments);
-    for wrong in wrong_types(&read) {
-        match wrong.meant {
-            Some(value) => read.insert(wrong.argument.to_owned(), value),
-            None => read.remove(wrong.argument),
-        };
-    }
-    read
+/// A number without a fraction that is one, such as `5 * 24 * 3600.0`.
+fn whole(number: f64) -> Option<u64> {
+    let is_whole = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
+    is_whole.then(|| format!("{number:.0}").parse().ok())?
 }
 
 #[cfg(test)]
@@ -182,22 +216,23 @@ mod tests {
     #[test]
     fn what_was_meant_is_read_where_it_is_plain() {
         let arguments = json!({"instance_count": "2", "max_run": -5, "use_spot_instances": "True", "framework_version": 2.3,
-            "train_max_wait": 60, "subnets": "subnet-1", "volume_size": null, "tags": {"team": "nlp"}});
-        let arguments = arguments.as_object().unwrap();
-        let read = Value::Object(as_meant(arguments));
+            "train_max_wait": 60.0, "train_volume_size": "much", "subnets": "subnet-1", "keep_alive_period_in_seconds": null,
+            "tags": {"team": "nlp"}, "instance_type": {"Get": "Parameters.Type"}});
+        let (meant, wrong) = read(arguments.as_object().unwrap());
         assert_eq!(
-            read,
+            Value::Object(meant),
             json!({"instance_count": 2, "use_spot_instances": true, "framework_version": "2.3", "max_wait": 60,
-                "volume_size": null, "tags": {"team": "nlp"}})
+                "keep_alive_period_in_seconds": null, "tags": {"team": "nlp"}, "instance_type": {"Get": "Parameters.Type"}})
         );
-        let wrong = wrong_types(arguments);
-        let names: Vec<&str> = wrong.iter().map(|one| one.argument).collect();
+        let written: Vec<&str> = wrong.iter().map(|one| one.written).collect();
         assert_eq!(
-            names,
+            written,
             [
                 "framework_version",
                 "instance_count",
+                "train_volume_size",
                 "max_run",
+                "train_max_wait",
                 "use_spot_instances",
                 "subnets"
             ]
