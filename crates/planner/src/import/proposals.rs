@@ -300,7 +300,13 @@ fn others<'a>(
     let choice = |instance: &'static InstanceType, count: u32| {
         let cluster = Cluster { instance, count };
         let usd_per_hour = market.usd_per_hour(cluster).filter(|usd| *usd <= dearest)?;
-        let advice = advise(ask(cluster)).ok()?;
+        let question = ask(cluster);
+        let has_precision = match question.precision {
+            Precision::Bf16 => instance.bf16_tflops.is_some(),
+            Precision::Fp8 => instance.has_fp8(),
+            Precision::Fp16 | Precision::Fp32 => true,
+        };
+        let advice = advise(question).ok().filter(|_| has_precision)?;
         Some(ProposedCandidate {
             cluster,
             profile: advice.profile,

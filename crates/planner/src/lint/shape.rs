@@ -265,6 +265,10 @@ pub(super) fn camel(key: &str) -> String {
     key.split('_').map(word).collect()
 }
 
+/// Examples of members of which the API's model requires nothing, and without which no job runs.
+const ALGORITHM: &str = r#"{"TrainingImage": "111122223333.dkr.ecr.us-east-1.amazonaws.com/train:1", "TrainingInputMode": "File"}"#;
+const RESOURCES: &str = r#"{"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1}"#;
+
 /// A member that is not there, with an example of it, and set where only one value is likely.
 fn missing(call: Call, body: &Value, pointer: &str, path: &str) -> Finding {
     let likely: Option<Value> = match path.rsplit('/').next().unwrap_or_default() {
@@ -275,9 +279,14 @@ fn missing(call: Call, body: &Value, pointer: &str, path: &str) -> Finding {
     };
     let name = pointer.trim_start_matches('/');
     let member = pointer.rsplit('/').next().unwrap_or_default();
-    let example = likely
-        .as_ref()
-        .map_or_else(|| api::example(call, path), ToString::to_string);
+    let example = likely.as_ref().map_or_else(
+        || match pointer {
+            "/AlgorithmSpecification" => ALGORITHM.to_owned(),
+            "/ResourceConfig" => RESOURCES.to_owned(),
+            _ => api::example(call, path),
+        },
+        ToString::to_string,
+    );
     let operations = likely
         .filter(|_| has_parent(body, pointer))
         .map(|value| vec![Operation::set(pointer, value)]);

@@ -289,6 +289,7 @@ fn each_proposed_candidate_can_be_measured_in_its_trial() {
         now,
     };
     let plans = crate::plan::plan(&spec, &findings, context);
+    assert!(!plans.iter().any(|plan| plan.refused), "{findings:?}");
     let needed: bakeoff_domain::money::Usd = plans
         .iter()
         .filter_map(|plan| plan.worst_case)
