@@ -384,7 +384,16 @@ fn channels(body: &Value, findings: &mut Vec<Finding>) {
     let mode = body
         .pointer("/AlgorithmSpecification/TrainingInputMode")
         .and_then(Value::as_str);
+    let mut names = BTreeSet::new();
     for (pointer, channel) in places(body, "/InputDataConfig/*") {
+        let name = channel.get("ChannelName").and_then(Value::as_str);
+        if let Some(name) = name.filter(|name| !names.insert(*name)) {
+            findings.push(
+                found("channel-name", format!("{pointer}/ChannelName")).says(format!(
+                    "two channels are named {name}: both would lie in /opt/ml/input/data/{name}"
+                )),
+            );
+        }
         let own = channel.get("InputMode").and_then(Value::as_str).or(mode);
         if channel.get("CompressionType").and_then(Value::as_str) == Some("Gzip")
             && own != Some("Pipe")

@@ -462,3 +462,13 @@ fn a_decoder_without_all_its_figures_is_refused() {
         );
     }
 }
+
+#[test]
+fn two_channels_of_one_name_are_said() {
+    let twice = spec(|value| {
+        let channels = value["workload"]["channels"].as_array_mut().unwrap();
+        let first = channels[0].clone();
+        channels.push(first);
+    });
+    assert_eq!(rules(&twice, Severity::Error), ["channel-name"]);
+}
