@@ -6,7 +6,7 @@ mod tuning;
 use bakeoff_domain::finding::Finding;
 use serde_json::Value;
 
-use super::api::Call;
+use super::api::{self, Call};
 use super::pointers::moved;
 use super::variables::{self, Plain};
 use super::{algorithms, job, libraries, shape, training};
@@ -41,6 +41,15 @@ pub(super) fn check(body: Body<'_>, findings: &mut Vec<Finding>) {
     }
     findings.extend(own);
     findings.extend(not_known(&plain));
+}
+
+/// The request within what DescribeTrainingJob answers; `None` of anything else.
+pub(super) fn request_of_description(body: &Value) -> Option<Value> {
+    let mut own = body.as_object().cloned()?;
+    own.remove("TrainingJobArn")?;
+    let known = api::members(Call::TrainingJob, "");
+    own.retain(|name, _| known.contains(&name.as_str()));
+    Some(own.into())
 }
 
 /// Says how many values are not known here.

@@ -119,7 +119,13 @@ fn foreign(kind: Kind, value: &Value, known: LintContext<'_>, findings: &mut Vec
         bodies::check(body, findings);
     };
     match kind {
-        Kind::TrainingJob => body(Call::TrainingJob, findings),
+        Kind::TrainingJob => match bodies::request_of_description(value) {
+            Some(request) => {
+                findings.push(rules::found("described-job", ""));
+                foreign(kind, &request, known, findings);
+            }
+            None => body(Call::TrainingJob, findings),
+        },
         Kind::TuningJob => body(Call::TuningJob, findings),
         Kind::ProcessingJob => body(Call::ProcessingJob, findings),
         Kind::TransformJob => body(Call::TransformJob, findings),
