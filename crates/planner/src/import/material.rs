@@ -142,19 +142,7 @@ impl Material {
             return self.take_model(&model.config, format!("the model {name}"));
         }
         if let Some(arguments) = trainer_config::launched_by_accelerate(document) {
-            self.is_first_job()?;
-            self.take_estimator(&arguments, stamp)?;
-            if document.get("distributed_type").and_then(Value::as_str) == Some("DATA_PARALLEL") {
-                self.left_out.push((
-                    "distributed_type",
-                    "accelerate starts SageMaker's data parallel library: give each profile \"library\": \"smddp\" if it is to be used",
-                ));
-            }
-            self.left_out.push((
-                "the script",
-                "it stands on the command line of accelerate: set workload.script",
-            ));
-            return self.take_settings_of(document).map(drop);
+            return self.take_launched(document, &arguments, stamp);
         }
         if self.take_settings_of(document)? {
             return Ok(());
@@ -198,12 +186,7 @@ impl Material {
                 self.take_estimator(&entries, stamp)?;
             }
             Kind::ModelConfig => {
-                let name = entries.get("_name_or_path").and_then(Value::as_str);
-                let from = name.map_or_else(
-                    || "config.json".to_owned(),
-                    |name| format!("config.json of {name}"),
-                );
-                self.take_model(document, from)?;
+                self.take_model(document, source_of(&entries))?;
             }
             Kind::DeepspeedConfig => {
                 self.take_settings(batches(&entries), DEEPSPEED);
@@ -226,6 +209,28 @@ impl Material {
             }
         }
         Ok(())
+    }
+
+    /// Takes the job that accelerate would launch, and what its configuration says of the training.
+    fn take_launched(
+        &mut self,
+        document: &Value,
+        arguments: &Map<String, Value>,
+        stamp: &str,
+    ) -> Result<(), Refused> {
+        self.is_first_job()?;
+        self.take_estimator(arguments, stamp)?;
+        if document.get("distributed_type").and_then(Value::as_str) == Some("DATA_PARALLEL") {
+            self.left_out.push((
+                "distributed_type",
+                "accelerate starts SageMaker's data parallel library: give each profile \"library\": \"smddp\" if it is to be used",
+            ));
+        }
+        self.left_out.push((
+            "the script",
+            "it stands on the command line of accelerate: set workload.script",
+        ));
+        self.take_settings_of(document).map(drop)
     }
 
     fn take_estimator(
@@ -353,6 +358,15 @@ fn batches(entries: &Map<String, Value>) -> BTreeMap<String, String> {
         Some((told.to_owned(), count.to_string()))
     });
     counts.collect()
+}
+
+/// Whose a `config.json` is, as far as it says.
+fn source_of(config: &Map<String, Value>) -> String {
+    let name = config.get("_name_or_path").and_then(Value::as_str);
+    name.map_or_else(
+        || "config.json".to_owned(),
+        |name| format!("config.json of {name}"),
+    )
 }
 
 /// Why, and what to do.

@@ -154,19 +154,11 @@ pub(super) fn propose(material: &Material, known: Known<'_>, draft: &mut Draft<'
             }
         }
     }
-    for choice in &mut choices {
-        choice.usd_per_hour = market.usd_per_hour(choice.cluster);
-        let price = market.price(&choice.cluster.instance.instance_type);
-        choice.usd_per_hour_max =
-            price.map(|price| price.ceiling().as_f64() * f64::from(choice.cluster.count));
-    }
+    price(&mut choices, market);
     candidates(&choices, &job, shape.is_some(), draft, material);
     let length = shape.as_ref().map_or(1, |shape| shape.sequence_length);
     lengths(&choices, &told, Sizes { batch, length }, draft);
-    let transfer = shape.as_ref().map_or(0, |shape| {
-        cost::transfer_seconds(shape.parameters() * 2.0, 0.0)
-    });
-    money(&choices, transfer, draft);
+    money(&choices, shape.as_ref(), draft);
 }
 
 /// The model, if its layers are known.
@@ -512,8 +504,16 @@ fn steps_of(steps: f64) -> u64 {
     steps as u64
 }
 
-/// `transfer`: seconds in which a job's weights are moved once.
-fn money(choices: &[ProposedCandidate], transfer: u64, draft: &mut Draft<'_>) {
+fn price(choices: &mut [ProposedCandidate], market: Market<'_>) {
+    for choice in choices {
+        choice.usd_per_hour = market.usd_per_hour(choice.cluster);
+        let price = market.price(&choice.cluster.instance.instance_type);
+        choice.usd_per_hour_max =
+            price.map(|price| price.ceiling().as_f64() * f64::from(choice.cluster.count));
+    }
+}
+
+fn money(choices: &[ProposedCandidate], shape: Option<&ModelShape>, draft: &mut Draft<'_>) {
     // Both follow from the candidates.
     if choices.is_empty() && draft.answer("/candidates").is_none() {
         return;
@@ -559,6 +559,9 @@ fn money(choices: &[ProposedCandidate], transfer: u64, draft: &mut Draft<'_>) {
         .all(|choice| choice.usd_per_hour_max.is_some());
     let runtime = draft.get("/max_runtime_seconds").and_then(Value::as_u64);
     let runtime = u32::try_from(runtime.unwrap_or_default()).unwrap_or(u32::MAX);
+    // A job's weights, in and out.
+    let weights = shape.map_or(0.0, |shape| shape.parameters() * 2.0);
+    let transfer = cost::transfer_seconds(weights, 0.0);
     let billed = real(cost::longest_billed_seconds(runtime, transfer)) / 3600.0;
     let most = (hourly * billed * BUDGET_FACTOR / 5.0).ceil() * 5.0;
     draft.ask(
