@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::response::Response;
 use bakeoff_domain::finding::escaped;
-use bakeoff_planner::import::{self, Known, Unreadable};
+use bakeoff_planner::import::{self, Import, Known, Unreadable};
 use bakeoff_planner::predict::Calibration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,23 +72,28 @@ pub(crate) async fn import(
     let prices = prices_in(&app, caller.project, &region).await?;
     let now = app.clock.now();
     let made = aside(move || {
-        let made = import::import(Known {
+        answered(Known {
             documents: &new.documents,
             answers: &new.answers,
             prices: &prices,
             home: &region,
             calibration: &Calibration::shipped(),
             stamp: &now.format("%Y-%m-%d-%H-%M-%S-%3f").to_string(),
-        })?;
-        match document::wrong_answer(&made.spec, made.is_complete, &new.answers) {
-            Some(wrong) => Err(vec![Unreadable {
-                pointer: format!("/answers/{}", escaped(&wrong.pointer)),
-                why: wrong.message,
-                fix: wrong.fix,
-            }]),
-            None => Ok(made),
-        }
+        })
     });
     let made = made.await?.map_err(unreadable)?;
     heavy::json(ImportView::from(made)).await
+}
+
+/// The import, unless an answer is no field of an experiment, or no value of one.
+fn answered(known: Known<'_>) -> Result<Import, Vec<Unreadable>> {
+    let made = import::import(known)?;
+    match document::wrong_answer(&made.spec, made.is_complete, known.answers) {
+        Some(wrong) => Err(vec![Unreadable {
+            pointer: format!("/answers/{}", escaped(&wrong.pointer)),
+            why: wrong.message,
+            fix: wrong.fix,
+        }]),
+        None => Ok(made),
+    }
 }

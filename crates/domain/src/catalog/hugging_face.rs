@@ -282,6 +282,11 @@ fn decoder(config: &Map<String, Value>, family: &str) -> Result<(), String> {
             ));
         }
     }
+    alike(config, family)
+}
+
+/// Whether one layer stands for all.
+fn alike(config: &Map<String, Value>, family: &str) -> Result<(), String> {
     let is_of_layers = |name: &&str| config.get(*name).is_some_and(Value::is_array);
     let differs = |name: &&str| is_of_layers(name) && number(config, &[*name]).is_none();
     let width = [EXPERT_WIDTH];

@@ -26,13 +26,7 @@ pub(super) fn fill_in(arguments: &mut Map<String, Value>, stamp: &str) {
         let base: String = base.chars().take(most).collect();
         arguments.insert("job_name".to_owned(), format!("{base}-{stamp}").into());
     }
-    if let Some(Value::Object(tags)) = arguments.get("tags") {
-        let listed = tags
-            .iter()
-            .map(|(key, value)| json!({"Key": key, "Value": value}));
-        let listed: Vec<Value> = listed.collect();
-        arguments.insert("tags".to_owned(), listed.into());
-    }
+    list_tags(arguments);
     let role = text(arguments, "role").unwrap_or_default().to_owned();
     let account = role.split(':').nth(4).unwrap_or(UNKNOWN_ACCOUNT);
     let bucket = format!("s3://sagemaker-{}-{account}", region(arguments));
@@ -45,6 +39,17 @@ pub(super) fn fill_in(arguments: &mut Map<String, Value>, stamp: &str) {
         ("code_location", bucket),
     ] {
         arguments.entry(key).or_insert_with(|| value.into());
+    }
+}
+
+/// Tags may be an object (`format_tags`).
+fn list_tags(arguments: &mut Map<String, Value>) {
+    if let Some(Value::Object(tags)) = arguments.get("tags") {
+        let listed = tags
+            .iter()
+            .map(|(key, value)| json!({"Key": key, "Value": value}));
+        let listed: Vec<Value> = listed.collect();
+        arguments.insert("tags".to_owned(), listed.into());
     }
 }
 
