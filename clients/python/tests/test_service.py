@@ -132,7 +132,7 @@ def test_a_described_job_becomes_an_experiment_in_one_round(client):
     stops = [finding for finding in plan["findings"] if finding["severity"] == "error"]
     assert stops == []
     assert plan["would_start"]
-    assert len(plan["candidates"]) == 4
+    assert len(plan["candidates"]) == 3
     with pytest.raises(bakeoff.InvalidRequestError, match="/documents/0"):
         client.draft("acme/unknown-model")
 
