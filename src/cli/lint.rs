@@ -69,7 +69,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Value> {
     Ok(document)
 }
 
-/// What was found in one file.
+/// The findings for one file.
 struct Checked {
     kind: Kind,
     findings: Vec<Finding>,

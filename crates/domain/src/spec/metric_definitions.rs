@@ -184,8 +184,8 @@ pub struct OtherMeaning {
     pub as_claimed: Option<&'static MetricDefinition>,
 }
 
-/// What a pattern reads of a framework's that means something else than is claimed for it: a rate of one
-/// device for that of all, a micro-step for a step.
+/// A metric of a framework that a pattern reads under the wrong meaning: one device's rate as that of all
+/// devices, or a micro-step as a step.
 pub fn other_meaning(pattern: &Regex, claimed: Meaning) -> Option<OtherMeaning> {
     let spans = |regex: &Regex, line: &str| -> Vec<(usize, usize)> {
         let groups = regex.captures_iter(line).filter_map(|found| found.get(1));

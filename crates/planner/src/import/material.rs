@@ -244,7 +244,7 @@ impl Material {
         Ok(())
     }
 
-    /// What a run has logged of its model gives way to the model itself.
+    /// An explicit model replaces one logged by a run; a second explicit model is refused.
     fn take_model(&mut self, config: &Value, from: String) -> Result<(), Refused> {
         match &self.model {
             Some((_, other)) if other != wandb::RUN => Err((

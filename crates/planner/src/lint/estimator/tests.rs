@@ -1,4 +1,4 @@
-//! What is found in the arguments of an estimator that is right but for one of them.
+//! Findings for estimators with a single faulty argument.
 
 use super::*;
 

@@ -77,15 +77,15 @@ pub(crate) struct WrongType {
     pub(crate) argument: &'static str,
     /// Its name in the document: the argument's own, or the one of the SDK's first version.
     pub(crate) written: &'static str,
-    /// What is there, and what must be.
+    /// Describes the actual value and the required type.
     pub(crate) why: String,
-    /// What was meant, where that is plain.
+    /// The intended value, if it is obvious.
     pub(crate) meant: Option<Value>,
     is_version: bool,
 }
 
 impl WrongType {
-    /// What was meant, where it can be nothing else: 2.10 without quotes has become 2.1 before it was read.
+    /// The intended value, if it is unambiguous. A version is not: YAML reads an unquoted 2.10 as 2.1.
     pub(crate) fn certainly(&self) -> Option<&Value> {
         self.meant.as_ref().filter(|_| !self.is_version)
     }
